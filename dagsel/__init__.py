@@ -1,0 +1,3 @@
+"""Exact feature elimination, with candidate evaluations spread over workers by Dask."""
+
+from __future__ import annotations

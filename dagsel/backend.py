@@ -1,0 +1,167 @@
+"""Which array library, which device, and the few functions that the array API lacks.
+
+Kernels are written against the array API standard. What the standard has no function for, and
+what one library can do much faster than the standard's own vocabulary allows, is here and
+nowhere else.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import array_api_compat
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import blas, lapack
+
+__all__ = [
+    "Array",
+    "add_product",
+    "cholesky_inverse",
+    "gpu_available",
+    "is_numpy",
+    "namespace",
+    "to_compute",
+    "to_device_of",
+    "to_host",
+]
+
+# The array API standard defines no base class to annotate with.
+Array = Any
+
+
+def namespace(*arrays: Array) -> Any:
+    """Return the array API namespace shared by `arrays`."""
+    return array_api_compat.array_namespace(*arrays)
+
+
+def is_numpy(xp: Any) -> bool:
+    """Tell whether `xp` is NumPy, whose BLAS and LAPACK can be called directly."""
+    return bool(array_api_compat.is_numpy_namespace(xp))
+
+
+@cache
+def gpu_available() -> bool:
+    """Tell whether CuPy is installed and sees a device.
+
+    Notes
+    -----
+    Importing CuPy proves nothing: it imports without a GPU. Only its own probe does.
+    """
+    try:
+        import cupy
+    except ImportError:
+        return False
+    return bool(cupy.is_available())
+
+
+def to_compute(array: NDArray[Any]) -> Array:
+    """Return a NumPy array where this process computes: on its GPU if it has one."""
+    if gpu_available() and isinstance(array, np.ndarray):
+        import cupy
+
+        return cupy.asarray(array)
+    return array
+
+
+def to_host(array: Array) -> NDArray[Any]:
+    """Return `array` as a NumPy array, copying it off its device if it is on one."""
+    if isinstance(array, np.ndarray):
+        return array
+    if array_api_compat.is_cupy_array(array):
+        return np.asarray(array.get())
+    # Of other libraries the default device is the host's memory.
+    default = namespace(array).__array_namespace_info__().default_device()
+    return np.asarray(array_api_compat.to_device(array, default))
+
+
+def to_device_of(reference: Array, array: NDArray[Any]) -> Array:
+    """Return the NumPy array `array` in the library and on the device of `reference`."""
+    if isinstance(reference, np.ndarray):
+        return array
+    xp = namespace(reference)
+    return xp.asarray(array, device=array_api_compat.device(reference))
+
+
+def cholesky_inverse(xp: Any, matrix: Array) -> Array | None:
+    """Invert a symmetric positive definite matrix; `None` if it is not positive definite.
+
+    Parameters
+    ----------
+    xp : namespace
+        Array API namespace of `matrix`.
+    matrix : array of shape (m, m)
+        Symmetric; not written to.
+
+    Returns
+    -------
+    array of shape (m, m) or None
+        The symmetric inverse, to the last digit the same above and below the diagonal.
+    """
+    return _inverse_lapack(matrix) if is_numpy(xp) else _inverse_standard(xp, matrix)
+
+
+def _inverse_lapack(matrix: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    # A symmetric matrix in C order is the same matrix in Fortran order, so no copy is made on the
+    # way in but the one that LAPACK works on.
+    work = np.array(matrix.T, order="F")
+    _, failed = lapack.dpotrf(work, lower=1, overwrite_a=1, clean=0)
+    if failed:
+        return None
+    _, failed = lapack.dpotri(work, lower=1, overwrite_c=1)
+    if failed:
+        return None
+    return _mirror_lower(work)
+
+
+def _mirror_lower(work: NDArray[np.float64], width: int = 256) -> NDArray[np.float64]:
+    """Copy the lower triangle over the upper one, in panels so that no second matrix is needed."""
+    size = work.shape[0]
+    for start in range(0, size, width):
+        stop = min(start + width, size)
+        work[start:stop, stop:] = work[stop:, start:stop].T
+        corner = work[start:stop, start:stop]
+        corner[...] = np.tril(corner) + np.tril(corner, -1).T
+    # As C order: rows are what the tableau reads.
+    return work.T
+
+
+def _inverse_standard(xp: Any, matrix: Array) -> Array | None:
+    try:
+        factor = xp.linalg.cholesky(matrix)
+    except Exception as error:
+        # Each library has its own class for "not positive definite"; anything else is not ours.
+        if "LinAlg" not in type(error).__name__:
+            raise
+        return None
+    pivots = xp.linalg.diagonal(factor)
+    # CuPy does not check the solver's status (it would synchronise): a failure shows as NaN.
+    if not bool(xp.all(pivots > 0)):
+        return None
+    identity = xp.eye(matrix.shape[0], dtype=matrix.dtype, device=array_api_compat.device(matrix))
+    half = xp.linalg.solve(factor, identity)
+    return xp.matmul(half.T, half)
+
+
+def add_product(xp: Any, matrix: Array, left: Array, right: Array) -> Array:
+    """Return `matrix + left.T @ right` in a new array.
+
+    Parameters
+    ----------
+    xp : namespace
+        Array API namespace of the arrays.
+    matrix : array of shape (m, m)
+        Not written to.
+    left, right : array of shape (r, m)
+        Factors.
+    """
+    if is_numpy(xp):
+        # One pass of BLAS with the sum folded in. In Fortran's eyes the C-ordered arrays are
+        # their transposes, hence right' left.
+        out = np.array(matrix, order="C", dtype=np.float64)
+        blas.dgemm(1.0, right.T, left.T, beta=1.0, c=out.T, trans_b=1, overwrite_c=1)
+        return out
+    total = xp.matmul(left.T, right)
+    total += matrix
+    return total

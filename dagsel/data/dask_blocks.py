@@ -1,0 +1,142 @@
+"""Dask arrays and data frames: blocks are their partitions, computed where they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagsel.data import frames
+from dagsel.data.arrays import RowsReader, target_values
+from dagsel.data.blocks import Block, Table
+from dagsel.data.values import check_lengths, check_target, row_of_array
+from dagsel.exceptions import DataError
+
+__all__ = ["dask_table", "is_dask", "is_dask_frame"]
+
+_MODULE = "dask.dataframe"
+
+
+def is_dask_frame(value: Any) -> bool:
+    """Tell whether `value` is a Dask DataFrame."""
+    return frames.is_a(value, _MODULE, "DataFrame")
+
+
+def is_dask(value: Any) -> bool:
+    """Tell whether `value` is a Dask array, data frame or series."""
+    return (
+        frames.is_a(value, "dask.array", "Array")
+        or is_dask_frame(value)
+        or frames.is_a(value, _MODULE, "Series")
+    )
+
+
+def dask_table(features: Any, target: Any) -> Table:
+    """Return a table over the partitions of a Dask collection.
+
+    Parameters
+    ----------
+    features : dask.array.Array or dask.dataframe.DataFrame
+        An array must have all columns in one chunk.
+    target : Hashable, list of Hashable, Dask collection or array-like
+        Labels are taken out of a data frame.
+
+    Notes
+    -----
+    The target, and the lengths of partitions where Dask does not know them, are computed at once.
+    The features stay where they are.
+    """
+    import dask
+
+    if features.ndim != 2:
+        msg = (
+            f"X has {features.ndim} dimension(s), but must have rows and columns. "
+            "Give a Dask DataFrame, or a Dask array of two dimensions."
+        )
+        raise DataError(msg)
+    inside = is_dask_frame(features) and _is_label(target)
+    if inside:
+        features, target = frames.split_target(features, target)
+    names = frames.labels(features) if is_dask_frame(features) else None
+    x_parts = _partitions(features)
+    y_parts = _partitions(target) if is_dask(target) else None
+    known = _known_lengths(features)
+    # Partitions of one frame are equally long: then the target alone tells, and is quicker read.
+    counts = [] if known or inside else [dask.delayed(len)(part) for part in x_parts]
+    counted, computed = dask.compute(counts, y_parts or [])
+    pieces = [target_values(piece) for piece in computed]
+    values = target_values(target) if y_parts is None else _joined(pieces)
+    x_lengths = known or counted or [len(piece) for piece in pieces]
+    check_lengths(sum(x_lengths), len(values))
+    check_target(values, row_of_array(0))
+    aligned = y_parts is not None and x_lengths == [len(piece) for piece in pieces]
+    blocks = _blocks(x_parts, x_lengths, y_parts if aligned else None, target, values, names)
+    n_columns = len(names) if names is not None else int(features.shape[1])
+    if n_columns == 0:
+        msg = "The table has no feature columns."
+        raise DataError(msg)
+    return Table(blocks, len(values), n_columns, names, values)
+
+
+def _is_label(target: Any) -> bool:
+    if isinstance(target, list):
+        return bool(target) and all(isinstance(name, str) for name in target)
+    return isinstance(target, str | int | tuple) and not isinstance(target, bool)
+
+
+def _joined(pieces: list[NDArray[Any]]) -> NDArray[Any]:
+    # Empty partitions may have another dtype than those with rows.
+    filled = [piece for piece in pieces if len(piece)]
+    return np.concatenate(filled) if filled else np.empty(0)
+
+
+def _partitions(collection: Any) -> list[Any]:
+    if not frames.is_a(collection, "dask.array", "Array"):
+        return list(collection.to_delayed())
+    if collection.ndim == 2 and collection.numblocks[1] > 1:
+        msg = (
+            f"The Dask array is cut into {collection.numblocks[1]} chunks of columns. dagsel reads "
+            "whole rows: call .rechunk({0: 'auto', 1: -1}) on it first."
+        )
+        raise DataError(msg)
+    return list(collection.to_delayed().ravel())
+
+
+def _known_lengths(features: Any) -> list[int]:
+    if not frames.is_a(features, "dask.array", "Array"):
+        return []
+    if np.isnan(features.shape[1]):
+        msg = "The number of columns of the Dask array is unknown. Call compute_chunk_sizes()."
+        raise DataError(msg)
+    lengths = features.chunks[0]
+    return [] if any(np.isnan(n) for n in lengths) else [int(n) for n in lengths]
+
+
+def _pair(features: Any, target: Any) -> tuple[Any, Any]:
+    return features, target
+
+
+def _blocks(
+    x_parts: list[Any],
+    lengths: list[int],
+    y_parts: list[Any] | None,
+    target: Any,
+    values: NDArray[Any],
+    names: tuple[Hashable, ...] | None,
+) -> tuple[Block, ...]:
+    import dask
+
+    pair = dask.delayed(_pair, pure=True)
+    reader = RowsReader(names)
+    local = values if is_dask(target) else target
+    blocks = []
+    start = 0
+    for i, (part, n) in enumerate(zip(x_parts, lengths, strict=True)):
+        if n == 0:
+            continue
+        y_part = y_parts[i] if y_parts is not None else frames.row_range(local, start, start + n)
+        blocks.append(Block(start, start + n, reader, "delayed", pair(part, y_part)))
+        start += n
+    return tuple(blocks)

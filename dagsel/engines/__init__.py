@@ -1,0 +1,3 @@
+"""Engines: how a candidate is scored."""
+
+from __future__ import annotations

@@ -1,0 +1,126 @@
+"""Reading the rows: every atom's moments, summed over blocks on the workers that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from dagsel.backend import Array, namespace, to_compute
+from dagsel.data.blocks import Block
+from dagsel.data.folds import Layer
+from dagsel.engines.base import Executor, Handle, Problem
+from dagsel.kernels.moments import Moments, add_moments, row_moments, sum_moments
+
+__all__ = ["pick_moments", "pilot_shift", "runs", "span_moments", "submit_moments"]
+
+_SLAB_BYTES = 64 * 2**20
+
+
+def runs(length: int, n_parts: int) -> list[range]:
+    """Cut `range(length)` into at most `n_parts` consecutive, nearly equal, non-empty runs."""
+    edges = np.linspace(0, length, min(n_parts, length) + 1).astype(int).tolist()
+    return [range(start, stop) for start, stop in pairwise(edges)]
+
+
+def submit_moments(
+    problem: Problem, executor: Executor, *, fit_intercept: bool
+) -> list[list[Handle]]:
+    """Start summing the moments of every atom of every layer of folds.
+
+    Partial sums meet in a tree whose shape depends on the block order alone, so the result does
+    not depend on which worker is first.
+    """
+    blocks, layers = problem.table.blocks, problem.folds.layers
+    first = executor.load(blocks[0], 0)
+    shift = executor.submit(
+        pilot_shift, fit_intercept, blocks[0].bare(), first, label="dagsel_pilot"
+    )
+    parts = []
+    for worker, run in enumerate(runs(len(blocks), _n_spans(problem, executor))):
+        chosen = blocks[run.start : run.stop]
+        home = worker % executor.n_workers
+        payloads = [first if each is blocks[0] else executor.load(each, home) for each in chosen]
+        start, stop = chosen[0].start, chosen[-1].stop
+        parts.append(
+            executor.submit(
+                span_moments,
+                [block.bare() for block in chosen],
+                payloads,
+                [layer.restrict(start, stop) for layer in layers],
+                shift,
+                label="dagsel_moments",
+                worker=home,
+            )
+        )
+    if len(parts) == 1 and executor.in_process:
+        return parts[0]  # type: ignore[no-any-return]
+    return [
+        [_tree_sum(executor, parts, number, atom) for atom in range(layer.n_atoms)]
+        for number, layer in enumerate(layers)
+    ]
+
+
+def _n_spans(problem: Problem, executor: Executor) -> int:
+    """How many tasks read the rows: a few per worker, unless their sums are large."""
+    if executor.in_process:
+        return 1
+    n_atoms = sum(layer.n_atoms for layer in problem.folds.layers)
+    small = 8 * n_atoms * problem.table.n_columns**2 < 64 * 2**20
+    return executor.n_workers * (4 if small else 1)
+
+
+def _tree_sum(executor: Executor, parts: list[Handle], layer: int, atom: int) -> Handle:
+    level = [
+        executor.submit(pick_moments, part, layer, atom, label="dagsel_pick") for part in parts
+    ]
+    while len(level) > 1:
+        level = [
+            executor.submit(sum_moments, level[start : start + 2], label="dagsel_sum")
+            if start + 1 < len(level)
+            else level[start]
+            for start in range(0, len(level), 2)
+        ]
+    return level[0]
+
+
+def pilot_shift(fit_intercept: bool, block: Block, payload: Any) -> Array:
+    """Return the column means of a few rows of a block, or zeros for a model without intercept."""
+    slab = next(iter(block.slabs(payload, 4096)))
+    width = slab.features.shape[1] + slab.targets.shape[1]
+    if not fit_intercept:
+        return to_compute(np.zeros(width))
+    means = [np.mean(part, axis=0, dtype=np.float64) for part in (slab.features, slab.targets)]
+    return to_compute(np.concatenate(means))
+
+
+def span_moments(
+    blocks: Sequence[Block], payloads: Sequence[Any], layers: Sequence[Layer], shift: Array
+) -> list[list[Moments | None]]:
+    """Sum the moments of consecutive blocks, one slab in memory at a time.
+
+    Returns
+    -------
+    list (layers) of list (atoms) of Moments or None
+        `None` where no row of the blocks belongs to the atom.
+    """
+    xp = namespace(shift)
+    max_rows = max(256, _SLAB_BYTES // (8 * shift.shape[0]))
+    sums: list[list[Moments | None]] = [[None] * layer.n_atoms for layer in layers]
+    for block, payload in zip(blocks, payloads, strict=True):
+        for slab in block.slabs(payload, max_rows):
+            stop = slab.start + slab.features.shape[0]
+            for layer, totals in zip(layers, sums, strict=True):
+                for atom, rows in layer.slices(slab.start, stop):
+                    features = to_compute(slab.features[rows])
+                    targets = to_compute(slab.targets[rows])
+                    found = row_moments(xp, features, targets, shift)
+                    totals[atom] = add_moments(totals[atom], found)
+    return sums
+
+
+def pick_moments(part: list[list[Moments | None]], layer: int, atom: int) -> Moments | None:
+    """Return one atom's moments out of a span's, so that only they travel."""
+    return part[layer][atom]

@@ -1,0 +1,207 @@
+"""A fold's tableau made from moments, and the certificate that it may be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagsel.backend import Array, namespace
+from dagsel.exceptions import NotCertifiedError
+from dagsel.kernels.moments import (
+    Moments,
+    absolute_row_sums,
+    centred,
+    subtract_moments,
+    sum_moments,
+)
+from dagsel.kernels.tableau import Tableau, empty_tableau, full_tableau
+
+__all__ = [
+    "EPSILON",
+    "MAX_RELATIVE_ERROR",
+    "FoldFacts",
+    "FoldStart",
+    "LeastSquares",
+    "start_fold",
+]
+
+# Scores must agree with those of refits to 1e-9. An estimate of the relative error above this
+# hands the run over to refits.
+MAX_RELATIVE_ERROR = 1e-9
+EPSILON = float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True)
+class LeastSquares:
+    """A linear least-squares model, as far as it matters to its scores.
+
+    Attributes
+    ----------
+    fit_intercept : bool
+        Whether columns are centred.
+    penalty : float
+        Ridge penalty, in the units of the sums of squares; 0 for ordinary least squares.
+    cutoff : float or None
+        Relative size below which the estimator drops singular values; `None` if it never does.
+    """
+
+    fit_intercept: bool
+    penalty: float = 0.0
+    cutoff: float | None = None
+
+
+class FoldFacts(NamedTuple):
+    """What the client knows about a fold: its number and its test targets."""
+
+    fold: int
+    n_test: int
+    variation: NDArray[np.float64]  # (T,): sum of squares of test targets about their own mean
+
+
+class FoldStart(NamedTuple):
+    """A fold's tableau at the start of a search, and what is known about its accuracy."""
+
+    facts: FoldFacts
+    columns: tuple[int, ...]  # the subset to start from
+    full: bool  # whether all columns are active in the tableau, or none
+    tableau: Tableau
+    spread: float  # sum of squares of the test targets about the training mean
+    condition: float  # κ∞ of the scaled training products, times the cancellation in them
+
+
+def start_fold(
+    model: LeastSquares,
+    facts: FoldFacts,
+    columns: tuple[int, ...],
+    whole: Moments | None,
+    parts: Sequence[Moments | None],
+    test_parts: Sequence[Moments | None],
+) -> FoldStart:
+    """Build a fold's tableau from moments, and certify it.
+
+    Parameters
+    ----------
+    model : LeastSquares
+        What is fitted.
+    facts : FoldFacts
+        Of this fold.
+    columns : tuple of int
+        Columns of the subset to start from.
+    whole : Moments or None
+        If given, the training moments are these less `parts`; otherwise the sum of `parts`.
+    parts, test_parts : sequence of Moments
+        Of disjoint sets of rows.
+
+    Raises
+    ------
+    NotCertifiedError
+        If the training matrix is rank-deficient or too ill-conditioned for scores from moments to
+        be right to 1e-9, or has singular values that the estimator would cut off.
+    """
+    summed, test = sum_moments(parts), sum_moments(test_parts)
+    train = summed if whole is None else _difference(whole, summed)
+    if train is None or test is None:
+        msg = f"fold {facts.fold} has no training or no test rows"
+        raise NotCertifiedError(msg)
+    xp = namespace(train.cross)
+    p = train.cross.shape[0] - len(facts.variation)
+    mean = train.total / train.n_rows if model.fit_intercept else xp.zeros_like(train.total)
+    products, scale = _scaled_products(xp, model, facts, train, mean)
+    cancelled = xp.linalg.diagonal((whole or train).cross)[:p] / (scale * scale)
+    tests = centred(test, mean)
+    unit = xp.concat([1 / scale, xp.ones_like(mean[p:])])
+    tests *= unit[:, None]
+    tests *= unit[None, :]
+    arguments = (
+        products[:p, :p],
+        products[:p, p:],
+        tests[:p, :p],
+        tests[:p, p:],
+        xp.linalg.diagonal(tests)[p:],
+    )
+    norm = absolute_row_sums(xp, arguments[0], xp.ones_like(scale))
+    full = full_tableau(xp, *arguments)
+    if full is None:
+        raise NotCertifiedError(_explain_deficient(facts.fold))
+    inverse = full.swept[0]
+    condition = float(xp.max(norm) * xp.max(absolute_row_sums(xp, inverse, xp.ones_like(scale))))
+    condition *= max(1.0, float(xp.max(cancelled)))
+    if not condition * EPSILON <= MAX_RELATIVE_ERROR:
+        raise NotCertifiedError(_explain_condition(facts.fold, condition))
+    if model.cutoff is not None:
+        _check_cutoff(xp, model.cutoff, facts.fold, arguments[0], inverse, scale)
+    starts_full = 2 * len(columns) > p
+    tableau = full if starts_full else empty_tableau(xp, *arguments)
+    spread = float(xp.sum(arguments[4]))
+    return FoldStart(facts, columns, starts_full, tableau, spread, condition)
+
+
+def _difference(whole: Moments, part: Moments | None) -> Moments:
+    return whole if part is None else subtract_moments(whole, part)
+
+
+def _scaled_products(
+    xp: Any, model: LeastSquares, facts: FoldFacts, train: Moments, mean: Array
+) -> tuple[Array, Array]:
+    """Centred training products with the penalty, features scaled to a unit diagonal."""
+    p = train.cross.shape[0] - len(facts.variation)
+    products = centred(train, mean)
+    if model.penalty:
+        ridge = xp.zeros_like(mean)
+        ridge[:p] = model.penalty
+        products += xp.eye(mean.shape[0], dtype=mean.dtype, device=mean.device) * ridge
+    diagonal = xp.linalg.diagonal(products)[:p]
+    if not bool(xp.all(diagonal > 0)):
+        column = int(xp.argmin(diagonal))
+        msg = f"column {column} is constant in the training rows of fold {facts.fold}"
+        raise NotCertifiedError(msg)
+    scale = xp.sqrt(diagonal)
+    unit = xp.concat([1 / scale, xp.ones_like(mean[p:])])
+    products *= unit[:, None]
+    products *= unit[None, :]
+    return products, scale
+
+
+def _check_cutoff(
+    xp: Any, cutoff: float, fold: int, products: Array, inverse: Array, scale: Array
+) -> None:
+    """Make sure that the estimator drops no singular value, in the units that it sees.
+
+    With s the scales, G_ij s_i s_j are the products in the estimator's units. σ_max² is at most
+    their ∞-norm and 1/σ_min² at most that of the inverse; only where these bounds do not settle it
+    are eigenvalues computed. A factor of two keeps clear of the cutoff's neighbourhood.
+    """
+    largest = float(xp.max(scale * absolute_row_sums(xp, products, scale)))
+    least = 1 / float(xp.max(absolute_row_sums(xp, inverse, 1 / scale) / scale))
+    allowed = (2 * cutoff) ** 2
+    if least > allowed * largest:
+        return
+    values = xp.linalg.eigvalsh(products * scale[:, None] * scale[None, :])
+    ratio = float(values[0]) / float(values[-1])
+    if ratio > allowed:
+        return
+    size = f"{np.sqrt(max(ratio, 0.0)):.1e}"
+    msg = (
+        f"in fold {fold} the smallest singular value of the training matrix is {size} of the "
+        f"largest, too near the cutoff (tol={cutoff:g}) below which the estimator drops it; "
+        "standardise the columns or set a smaller `tol`"
+    )
+    raise NotCertifiedError(msg)
+
+
+def _explain_deficient(fold: int) -> str:
+    return (
+        f"the training matrix of fold {fold} is rank-deficient (constant, duplicate or linearly "
+        "dependent columns)"
+    )
+
+
+def _explain_condition(fold: int, condition: float) -> str:
+    return (
+        f"the training matrix of fold {fold} is too ill-conditioned (about {condition:.0e} after "
+        "scaling) for scores from moments to be right to 1e-9"
+    )

@@ -1,0 +1,348 @@
+"""Least squares scored from moments: one pass over the rows, then no row is looked at again.
+
+Covers `LinearRegression` and `Ridge` with scores that are functions of the sum of squared errors.
+Everything is decided per fold from the fold's own training and test moments. An engine that could
+return a number spoilt by conditioning must not: each fold is certified before the search starts
+(interlacing: no subset is worse conditioned than the full set), and every round's errors are
+compared with the rounding they can have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.linear_model import LinearRegression, Ridge
+from sklearn.metrics import get_scorer
+
+from dagsel.backend import namespace, to_device_of, to_host
+from dagsel.engines.accumulate import runs, submit_moments
+from dagsel.engines.base import Executor, Handle, Problem, ScoreTable
+from dagsel.engines.fold_start import (
+    EPSILON,
+    MAX_RELATIVE_ERROR,
+    FoldFacts,
+    FoldStart,
+    LeastSquares,
+    start_fold,
+)
+from dagsel.exceptions import NotCertifiedError
+from dagsel.kernels.metrics import METRICS, Metric, score_from_errors
+from dagsel.kernels.moments import sum_moments
+from dagsel.kernels.tableau import (
+    Tableau,
+    apply_pending,
+    stack_folds,
+    toggle,
+    toggled_errors,
+    with_room,
+)
+from dagsel.search import Request
+
+__all__ = ["MomentsEngine"]
+
+# Changes kept as factors before they are applied: more make reading a row slower, fewer apply the
+# matrix product more often. Flat between 96 and 192 for 1,000 to 5,000 columns.
+_PENDING = 128
+
+
+@dataclass(frozen=True)
+class MomentsState:
+    """Tableau of a shard's folds, and where in it each column is.
+
+    Attributes
+    ----------
+    tableau : Tableau
+        Of the shard's folds.
+    positions : ndarray of shape (n_columns,)
+        Position of each column of the table in the tableau, -1 for columns dropped from it.
+    active : ndarray of bool of shape (n_columns,)
+        The columns in the model.
+    spent : ndarray of bool of shape (n_columns,)
+        Columns that have been toggled and cannot be again; they leave the tableau in time.
+    n_test, spread, condition : ndarray of shape (K,)
+        See `FoldFacts` and `FoldStart`.
+    variation : ndarray of shape (K, T)
+        See `FoldFacts`.
+    """
+
+    tableau: Tableau
+    positions: NDArray[np.intp]
+    active: NDArray[np.bool_]
+    spent: NDArray[np.bool_]
+    n_test: NDArray[np.float64]
+    variation: NDArray[np.float64]
+    spread: NDArray[np.float64]
+    condition: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class MomentsEngine:
+    """Scores from moments.
+
+    Attributes
+    ----------
+    metric : str
+        One of `dagsel.kernels.metrics.METRICS`.
+    model : LeastSquares
+        What is fitted.
+    n_columns : int
+        Columns of the table.
+    columns : tuple of int
+        Column of each feature.
+    reversible : bool
+        Whether a feature may be toggled twice (floating search). If not, its row and column leave
+        the tableau once it has been toggled.
+    """
+
+    metric: Metric
+    model: LeastSquares
+    n_columns: int
+    columns: tuple[int, ...]
+    reversible: bool
+
+    name = "moments"
+    axis = "folds"
+
+    @staticmethod
+    def declines(problem: Problem) -> str | None:
+        """Say why this engine cannot score a problem; `None` if it can, data permitting."""
+        return _declines_estimator(problem) or _declines_data(problem)
+
+    @classmethod
+    def for_problem(cls, problem: Problem, *, reversible: bool) -> MomentsEngine:
+        """Make the engine for a problem that it does not decline."""
+        metric = _metric_of(problem.scoring.scorer)
+        assert metric is not None, "declined problems have no engine"
+        return cls(
+            metric=metric,
+            model=_model_of(problem.estimator),
+            n_columns=problem.table.n_columns,
+            columns=tuple(columns[0] for columns in problem.features),
+            reversible=reversible,
+        )
+
+    def prepare(
+        self, problem: Problem, executor: Executor, subset: tuple[int, ...], n_shards: int
+    ) -> list[Handle]:
+        """Read the rows once and build every fold's tableau; see `Engine.prepare`."""
+        columns = problem.columns_of(subset)
+        facts = _fold_facts(problem)
+        shards = runs(problem.folds.n_folds, n_shards)
+        workers = _fold_workers(shards, problem.folds.n_folds, executor.n_workers)
+        starts: list[Handle] = []
+        sums = submit_moments(problem, executor, fit_intercept=self.model.fit_intercept)
+        for layer, atoms in zip(problem.folds.layers, sums, strict=True):
+            whole = executor.submit(sum_moments, list(atoms), label="dagsel_sum")
+            recipes = [_recipe(layer.n_atoms, *fold) for fold in layer.folds]
+            for position, recipe in enumerate(recipes):
+                fold = len(starts)
+                starts.append(
+                    executor.submit(
+                        start_fold,
+                        self.model,
+                        facts[fold],
+                        columns,
+                        whole if recipe.by_difference else None,
+                        [atoms[atom] for atom in recipe.parts],
+                        [atoms[atom] for atom in recipe.test],
+                        label="dagsel_fold",
+                        worker=workers[fold],
+                    )
+                )
+                # Let go of moments that no later fold needs: they are as large as the tableaux.
+                later = {atom for each in recipes[position + 1 :] for atom in each.atoms}
+                for atom in recipe.atoms - later:
+                    atoms[atom] = None
+        return [starts[run.start : run.stop] for run in shards]
+
+    def open(self, resident: Sequence[FoldStart]) -> MomentsState:
+        """Stack the folds' tableaux and go to the starting subset."""
+        first = resident[0]
+        xp = namespace(first.tableau.pivots)
+        tableau = stack_folds(xp, [start.tableau for start in resident])
+        active = np.full(self.n_columns, first.full)
+        state = MomentsState(
+            tableau=with_room(xp, tableau, min(_PENDING, max(1, 2 * self.n_columns))),
+            positions=np.arange(self.n_columns),
+            active=active,
+            spent=np.zeros_like(active),
+            n_test=np.array([start.facts.n_test for start in resident], dtype=np.float64),
+            variation=np.stack([start.facts.variation for start in resident]),
+            spread=np.array([start.spread for start in resident]),
+            condition=np.array([start.condition for start in resident]),
+        )
+        there = np.zeros_like(active)
+        there[list(first.columns)] = True
+        return self._toggled(state, there)
+
+    def moved(self, state: MomentsState, subset: tuple[int, ...]) -> MomentsState | None:
+        """Toggle what differs; see `Engine.moved`."""
+        wanted = np.zeros_like(state.active)
+        wanted[[self.columns[feature] for feature in subset]] = True
+        if np.any(state.positions[wanted != state.active] < 0):
+            return None
+        return self._toggled(state, wanted)
+
+    def _toggled(self, state: MomentsState, wanted: NDArray[np.bool_]) -> MomentsState:
+        for column in np.flatnonzero(wanted != state.active):
+            state = self._toggle(state, int(column))
+        return state
+
+    def _toggle(self, state: MomentsState, column: int) -> MomentsState:
+        xp = namespace(state.tableau.pivots)
+        was_active = bool(state.active[column])
+        tableau = toggle(xp, state.tableau, int(state.positions[column]), was_active)
+        active, spent = state.active.copy(), state.spent.copy()
+        active[column] = not was_active
+        spent[column] = not self.reversible
+        state = replace(state, tableau=tableau, active=active, spent=spent)
+        return state if tableau.room else _tidied(xp, state)
+
+    def score(self, state: MomentsState, request: Request) -> ScoreTable:
+        """Score from diagonals and target columns; see `Engine.score`."""
+        xp = namespace(state.tableau.pivots)
+        if request.candidates:
+            columns = [self.columns[feature] for feature in request.candidates]
+            errors = to_host(toggled_errors(xp, state.tableau))[:, state.positions[columns], :]
+        else:
+            errors = np.maximum(to_host(state.tableau.errors), 0.0)[:, None, :]
+        rounding = self._certify(state, errors)
+        scores = score_from_errors(np, self.metric, errors, state.n_test, state.variation)
+        return ScoreTable(scores.T, rounding)
+
+    def _certify(self, state: MomentsState, errors: NDArray[np.float64]) -> float:
+        """Return the rounding that mean scores can have, or raise NotCertifiedError."""
+        total = np.sum(errors, axis=2)
+        if not np.all(np.isfinite(total)):
+            msg = "a sum of squared errors is not finite"
+            raise NotCertifiedError(msg)
+        best = np.argmin(total, axis=1)[:, None, None]
+        least = np.take_along_axis(errors, best, axis=1)
+        smallest = np.sum(least, axis=(1, 2))
+        doubt = EPSILON
+        doubt = doubt * (state.condition * np.sqrt(state.spread * smallest) + state.spread)
+        # A fold of few rows may fit by luck: it is measured by the others' errors as well.
+        per_row = np.maximum(smallest / state.n_test, np.mean(smallest / state.n_test))
+        worst = int(np.argmax(doubt / state.n_test / np.maximum(per_row, np.finfo(float).tiny)))
+        if doubt[worst] / state.n_test[worst] > MAX_RELATIVE_ERROR * per_row[worst]:
+            msg = (
+                "the model fits the test rows almost exactly (residuals are about "
+                f"{np.sqrt(smallest[worst] / state.spread[worst]):.1e} of the target's spread), "
+                "so that sums of squared errors from moments would be rounding noise"
+            )
+            raise NotCertifiedError(msg)
+        n_targets = errors.shape[2]
+        worse = least + (doubt / n_targets)[:, None, None]
+        change = score_from_errors(np, self.metric, worse, state.n_test, state.variation)
+        change -= score_from_errors(np, self.metric, least, state.n_test, state.variation)
+        return float(np.mean(np.abs(change)))
+
+
+def _tidied(xp: Any, state: MomentsState) -> MomentsState:
+    """Apply the pending changes; let go of spent columns when they are worth the copying."""
+    present = np.flatnonzero(state.positions >= 0)
+    order = present[np.argsort(state.positions[present])]
+    kept = order[~state.spent[order]]
+    if len(kept) == 0 or len(kept) > 0.9 * len(order):
+        return replace(state, tableau=apply_pending(xp, state.tableau))
+    keep = to_device_of(state.tableau.pivots, state.positions[kept])
+    positions = np.full_like(state.positions, -1)
+    positions[kept] = np.arange(len(kept))
+    return replace(state, tableau=apply_pending(xp, state.tableau, keep), positions=positions)
+
+
+class _Recipe(NamedTuple):
+    """How a fold's moments are made from atoms."""
+
+    by_difference: bool  # training moments: those of all rows less the parts, or the parts' sum
+    parts: tuple[int, ...]
+    test: tuple[int, ...]
+
+    @property
+    def atoms(self) -> set[int]:
+        return {*self.parts, *self.test}
+
+
+def _recipe(n_atoms: int, train: tuple[int, ...], test: tuple[int, ...]) -> _Recipe:
+    others = tuple(sorted(set(range(n_atoms)).difference(train)))
+    by_difference = len(others) < len(train)
+    return _Recipe(by_difference, others if by_difference else train, test)
+
+
+def _fold_facts(problem: Problem) -> list[FoldFacts]:
+    target = np.asarray(problem.table.target, dtype=np.float64)
+    target = target.reshape(len(target), -1)
+    facts = []
+    for fold, (_, test) in enumerate(problem.folds.splits):
+        rows = target[test]
+        # The same operations as scikit-learn's r2_score, so that a constant target is exactly 0.
+        variation = np.sum((rows - np.average(rows, axis=0)) ** 2, axis=0)
+        facts.append(FoldFacts(fold, len(rows), variation))
+    return facts
+
+
+def _fold_workers(shards: Sequence[range], n_folds: int, n_workers: int) -> list[int]:
+    """Say which worker builds each fold: its shard's if there are several, else all take part."""
+    if len(shards) == 1:
+        return [fold % n_workers for fold in range(n_folds)]
+    return [shard % n_workers for shard, run in enumerate(shards) for _ in run]
+
+
+def _declines_estimator(problem: Problem) -> str | None:
+    estimator = problem.estimator
+    if type(estimator) not in (LinearRegression, Ridge):
+        return f"{type(estimator).__name__} is not LinearRegression or Ridge"
+    if estimator.positive:
+        return "positive=True is not a linear solve"
+    if isinstance(estimator, Ridge):
+        if estimator.solver not in ("auto", "cholesky", "svd"):
+            return f"Ridge(solver={estimator.solver!r}) is iterative, its scores are approximate"
+        alpha = np.ravel(estimator.alpha)
+        if len(alpha) != 1 or not alpha[0] > 0:
+            return "Ridge with several or zero penalties"
+    if _metric_of(problem.scoring.scorer) is None:
+        return f"scoring {problem.scoring.name!r} is not a function of the squared error"
+    return None
+
+
+def _declines_data(problem: Problem) -> str | None:
+    if problem.fit_params:
+        return "parameters are passed to fit"
+    if any(len(columns) != 1 for columns in problem.features):
+        return "features are groups of several columns"
+    if problem.table.target.dtype.kind not in "fiub":
+        return "the target is not numeric"
+    if problem.folds.has_repeats:
+        return "a fold has a row more than once"
+    estimator = problem.estimator
+    if isinstance(estimator, LinearRegression):
+        fewest = min(len(train) for train, _ in problem.folds.splits)
+        if fewest - estimator.fit_intercept < problem.table.n_columns:
+            return f"a fold has {fewest} training rows for {problem.table.n_columns} columns"
+    return None
+
+
+def _metric_of(scorer: Any) -> Metric | None:
+    """Return the metric that a scorer computes, if it is one that is a function of errors."""
+    return next((metric for metric in METRICS if _same_scorer(scorer, get_scorer(metric))), None)
+
+
+def _same_scorer(one: Any, other: Any) -> bool:
+    """Tell whether two scikit-learn scorers apply the same function with the same arguments."""
+    names = ("_score_func", "_sign", "_kwargs", "_response_method")
+    return type(one) is type(other) and all(
+        getattr(one, name, None) == getattr(other, name, None) for name in names
+    )
+
+
+def _model_of(estimator: LinearRegression | Ridge) -> LeastSquares:
+    intercept = bool(estimator.fit_intercept)
+    if isinstance(estimator, Ridge):
+        return LeastSquares(intercept, penalty=float(np.ravel(estimator.alpha)[0]))
+    # Handed to `scipy.linalg.lstsq`. Before scikit-learn 1.7 there was no `tol`, and LAPACK's
+    # default was used.
+    return LeastSquares(intercept, cutoff=float(getattr(estimator, "tol", EPSILON)))

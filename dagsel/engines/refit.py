@@ -1,0 +1,170 @@
+"""Plain refits: any estimator, any scorer. The reference that every other engine is held to."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.utils import _safe_indexing
+
+from dagsel.data.blocks import Block
+from dagsel.data.folds import Folds
+from dagsel.engines.base import Executor, Handle, Problem, ScoreTable
+from dagsel.search import Request
+
+__all__ = ["RefitData", "RefitEngine"]
+
+# Refits of subsets that are equal in exact arithmetic (one of two duplicate columns left out, say)
+# differ by rounding. Mean scores this near each other, relatively, are a tie.
+_TIE = 1e-12
+
+
+@dataclass(frozen=True)
+class RefitData:
+    """What a worker needs to refit: sent once, kept for the run.
+
+    Attributes
+    ----------
+    features, target : array-like or frame
+        The whole table in the caller's own types.
+    folds : Folds
+        Training and test rows.
+    estimator : estimator object
+        Cloned for every fit.
+    scorer : callable
+        `scorer(estimator, X, y) -> float`.
+    columns : tuple of tuple of int
+        Columns of each feature.
+    fit_params : mapping
+        See `Problem`.
+    """
+
+    features: Any
+    target: Any
+    folds: Folds
+    estimator: Any
+    scorer: Callable[..., float]
+    columns: tuple[tuple[int, ...], ...]
+    fit_params: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RefitEngine:
+    """Scores by fitting a clone of the estimator for every candidate and fold."""
+
+    name = "refit"
+    axis = "candidates"
+
+    def prepare(
+        self, problem: Problem, executor: Executor, subset: tuple[int, ...], n_shards: int
+    ) -> list[Handle]:
+        """Bring the whole table together once; see `Engine.prepare`."""
+        del subset, n_shards
+        blocks = problem.table.blocks
+        payloads = [executor.load(block) for block in blocks]
+        bare = [block.bare() for block in blocks]
+        return [
+            executor.submit(assemble, problem_facts(problem), bare, payloads, label="dagsel_data")
+        ]
+
+    def open(self, resident: RefitData) -> RefitData:
+        """Return the data: refits need no other state."""
+        return resident
+
+    def moved(self, state: RefitData, subset: tuple[int, ...]) -> RefitData:
+        """Return the same data: they serve any subset."""
+        del subset
+        return state
+
+    def score(self, state: RefitData, request: Request) -> ScoreTable:
+        """Fit and score every variant on every fold; see `Engine.score`.
+
+        A fit or a score that raises counts as NaN; the first error's text is kept.
+        """
+        failures: list[str] = []
+        rows = [_score_subset(state, subset, failures) for subset in request.variants()]
+        scores = np.array(rows, dtype=np.float64).reshape(request.n_rows, state.folds.n_folds)
+        return ScoreTable(scores, _tie_width(scores), tuple(failures[:1]))
+
+
+def problem_facts(problem: Problem) -> dict[str, Any]:
+    """Return all of a problem that refits need but the rows."""
+    return {
+        "folds": problem.folds,
+        "estimator": problem.estimator,
+        "scorer": problem.scoring.scorer,
+        "columns": problem.features,
+        "fit_params": dict(problem.fit_params),
+    }
+
+
+def assemble(facts: dict[str, Any], blocks: Sequence[Block], payloads: Sequence[Any]) -> RefitData:
+    """Join the blocks' rows, in the caller's own types, with what else refits need."""
+    parts = [block.native(payload) for block, payload in zip(blocks, payloads, strict=True)]
+    features = concatenated([part[0] for part in parts])
+    target = concatenated([part[1] for part in parts])
+    return RefitData(features=features, target=target, **facts)
+
+
+def concatenated(parts: Sequence[Any]) -> Any:
+    """Join consecutive rows of one kind: arrays, pandas or polars objects."""
+    if len(parts) == 1:
+        return parts[0]
+    library = type(parts[0]).__module__.partition(".")[0]
+    if library == "pandas":
+        import pandas as pd
+
+        return pd.concat(parts, ignore_index=True)
+    if library == "polars":
+        import polars as pl
+
+        return pl.concat(parts)
+    return np.concatenate(parts)
+
+
+def _score_subset(data: RefitData, subset: tuple[int, ...], failures: list[str]) -> list[float]:
+    columns = sorted(column for feature in subset for column in data.columns[feature])
+    features = _safe_indexing(data.features, columns, axis=1)
+    scores = []
+    for train, test in data.folds.splits:
+        try:
+            scores.append(_fit_and_score(data, features, train, test))
+        except Exception:
+            # The candidate is out of the running, the run goes on. Only the innermost lines of
+            # the error are kept: they name the cause.
+            failures.append(traceback.format_exc(limit=-1).strip())
+            scores.append(np.nan)
+    return scores
+
+
+def _fit_and_score(
+    data: RefitData, features: Any, train: NDArray[np.intp], test: NDArray[np.intp]
+) -> float:
+    estimator = clone(data.estimator)
+    params = {key: _of_rows(value, train, data) for key, value in data.fit_params.items()}
+    fit_features, fit_target = _safe_indexing(features, train), data.target
+    if fit_target is None:
+        estimator.fit(fit_features, **params)
+        return float(data.scorer(estimator, _safe_indexing(features, test)))
+    estimator.fit(fit_features, _safe_indexing(fit_target, train), **params)
+    test_target = _safe_indexing(fit_target, test)
+    return float(data.scorer(estimator, _safe_indexing(features, test), test_target))
+
+
+def _of_rows(value: Any, rows: NDArray[np.intp], data: RefitData) -> Any:
+    """Slice a fit parameter that has one entry a row; leave any other as it is."""
+    shape = np.shape(value) if not isinstance(value, str) else ()
+    return _safe_indexing(value, rows) if shape[:1] == (data.folds.n_rows,) else value
+
+
+def _tie_width(scores: NDArray[np.float64]) -> float:
+    means = np.mean(scores, axis=1)
+    if not np.any(np.isfinite(means)):
+        return 0.0
+    best = scores[int(np.nanargmax(np.where(np.isfinite(means), means, np.nan)))]
+    return _TIE * float(np.mean(np.abs(best)))

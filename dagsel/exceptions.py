@@ -1,0 +1,32 @@
+"""What can go wrong, each with its own class.
+
+Every error keeps its arguments in `args`, so that it survives the trip from a worker to the client,
+and says what was wrong, where, and what to do.
+"""
+
+from __future__ import annotations
+
+__all__ = ["DataError", "DagselError", "DagselWarning", "NotCertifiedError", "ScoringError"]
+
+
+class DagselError(Exception):
+    """Base class of the errors raised by dagsel."""
+
+
+class DataError(DagselError, ValueError):
+    """The input cannot be used: missing or non-numeric values, no such column, unequal lengths."""
+
+
+class ScoringError(DagselError, ValueError):
+    """No candidate of a round has a usable score, or a candidate failed to fit."""
+
+
+class NotCertifiedError(DagselError):
+    """A fast engine cannot vouch for its numbers on these data; refits must take over.
+
+    Raised inside engines and handled by the scheduler; users see its text in a `DagselWarning`.
+    """
+
+
+class DagselWarning(UserWarning):
+    """Something worth knowing that does not stop the run, such as a fall back to refits."""

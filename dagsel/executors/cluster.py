@@ -1,0 +1,124 @@
+"""Tasks on a Dask cluster that somebody else started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from dagsel import tasks
+from dagsel.data.blocks import Block
+from dagsel.engines.base import Handle
+from dagsel.exceptions import DagselError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["ClusterExecutor", "active_client"]
+
+_WAIT_FOR_WORKERS = "60s"
+
+
+class ClusterExecutor:
+    """Runs tasks through a Dask client.
+
+    Every task is pure and prefers a worker without insisting on it, so Dask may retry it or run it
+    elsewhere. Workers that join during a run take part from its next phase on.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Synchronous. Nothing about it or its cluster is reconfigured.
+    """
+
+    in_process = False
+
+    def __init__(self, client: Client) -> None:
+        if client.asynchronous:
+            msg = (
+                "the Dask client is asynchronous; give dagsel a synchronous one "
+                "(Client(...) without asynchronous=True), for example from a thread"
+            )
+            raise TypeError(msg)
+        self.client = client
+        self.run = uuid4().hex[:8]
+        self._count = 0
+        self._touched = False
+
+    @property
+    def n_workers(self) -> int:
+        """Workers now on the cluster; waits for the first."""
+        return len(self._addresses())
+
+    def _addresses(self) -> list[str]:
+        # nthreads() lists every worker on all versions; scheduler_info() used to list five.
+        addresses = sorted(self.client.nthreads())
+        if not addresses:
+            try:
+                self.client.wait_for_workers(1, timeout=_WAIT_FOR_WORKERS)
+            except TimeoutError as error:
+                where = self.client.scheduler.address
+                msg = f"no worker joined the scheduler at {where} within {_WAIT_FOR_WORKERS}"
+                raise DagselError(msg) from error
+            addresses = sorted(self.client.nthreads())
+        return addresses
+
+    def submit(
+        self, function: Callable[..., Any], /, *args: Any, label: str, worker: int | None = None
+    ) -> Handle:
+        """Submit the task; see `Executor.submit`."""
+        self._count += 1
+        placement = {}
+        if worker is not None:
+            addresses = self._addresses()
+            # A preference, not a pin: a pinned task hangs for ever when its worker dies.
+            placement = {
+                "workers": [addresses[worker % len(addresses)]],
+                "allow_other_workers": True,
+            }
+        return self.client.submit(
+            function, *args, key=f"{label}-{self.run}-{self._count}", pure=False, **placement
+        )
+
+    def gather(self, handles: Sequence[Handle]) -> list[Any]:
+        """Wait for the futures; see `Executor.gather`."""
+        return list(self.client.gather(list(handles)))
+
+    def map(
+        self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], *, label: str
+    ) -> list[Any]:
+        """Submit every call and wait; see `Executor.map`."""
+        return self.gather([self.submit(function, *call, label=label) for call in calls])
+
+    def load(self, block: Block, worker: int | None = None) -> Handle:
+        """Bring the payload to a worker as a future; a file's description goes as it is."""
+        if block.where == "file":
+            return block.payload
+        addresses = self._addresses()
+        target = None if worker is None else [addresses[worker % len(addresses)]]
+        if block.where == "delayed":
+            return self.client.compute(
+                block.payload, workers=target, allow_other_workers=True, optimize_graph=True
+            )
+        # Not broadcast, and not hashed: hashing reads all of the data a second time.
+        return self.client.scatter([block.payload], workers=target, hash=False)[0]
+
+    def memory_per_worker(self) -> int | None:
+        """Return the smallest memory limit of a worker; `None` if one has no limit."""
+        info = self.client.scheduler_info(n_workers=-1)["workers"].values()
+        limits = [int(worker["memory_limit"] or 0) for worker in info]
+        return min(limits) if limits and min(limits) > 0 else None
+
+    def forget(self, run: str) -> None:
+        """Drop the run's states on all workers."""
+        self.client.run(tasks.forget, run)
+
+
+def active_client() -> Client | None:
+    """Return the Dask client of this context, if there is one."""
+    from distributed import get_client
+
+    try:
+        return get_client()
+    except ValueError:
+        return None

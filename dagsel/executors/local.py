@@ -1,0 +1,60 @@
+"""Tasks in this process, one after the other; batches of refits on several processes if asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from joblib import Parallel, delayed, effective_n_jobs
+
+from dagsel import tasks
+from dagsel.data.blocks import Block
+from dagsel.engines.base import Handle
+
+__all__ = ["LocalExecutor"]
+
+
+class LocalExecutor:
+    """Runs a task where it is submitted: handles are plain values.
+
+    Parameters
+    ----------
+    n_jobs : int or None
+        Processes for refits, with scikit-learn's meaning. The other engines use the cores through
+        the array library.
+    """
+
+    in_process = True
+
+    def __init__(self, n_jobs: int | None = None) -> None:
+        self.n_jobs = n_jobs
+        self.n_workers = int(effective_n_jobs(n_jobs))
+
+    def submit(
+        self, function: Callable[..., Any], /, *args: Any, label: str, worker: int | None = None
+    ) -> Handle:
+        """Run the task; see `Executor.submit`."""
+        del label, worker
+        return function(*args)
+
+    def gather(self, handles: Sequence[Handle]) -> list[Any]:
+        """Return the handles, which are the values."""
+        return list(handles)
+
+    def map(
+        self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], *, label: str
+    ) -> list[Any]:
+        """Run every call; see `Executor.map`."""
+        del label
+        if self.n_workers == 1 or len(calls) == 1:
+            return [function(*call) for call in calls]
+        return list(Parallel(n_jobs=self.n_jobs)(delayed(function)(*call) for call in calls))
+
+    def load(self, block: Block, worker: int | None = None) -> Handle:
+        """Return the payload; a Dask partition is computed by the task that reads it."""
+        del worker
+        return block.payload
+
+    def forget(self, run: str) -> None:
+        """Drop the run's states."""
+        tasks.forget(run)

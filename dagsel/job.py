@@ -1,0 +1,322 @@
+"""A selection job: what every front door turns its own parameters into, and then runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.base import is_classifier
+from sklearn.linear_model import LinearRegression, Ridge
+from sklearn.metrics import check_scoring, get_scorer
+
+from dagsel.data.arrays import split_blocks
+from dagsel.data.blocks import Table
+from dagsel.data.folds import draw_folds
+from dagsel.data.sources import open_table
+from dagsel.engines.base import Executor, Problem, Scoring
+from dagsel.executors.cluster import ClusterExecutor, active_client
+from dagsel.executors.local import LocalExecutor
+from dagsel.monitor import LogMonitor, Monitor, PrintMonitor
+from dagsel.plan import EngineName, Plan, make_plan
+from dagsel.results import Selection
+from dagsel.scheduler import Decided, run_search
+from dagsel.search import Search
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = [
+    "Job",
+    "choose_executor",
+    "feature_columns",
+    "monitor_for",
+    "resolve_columns",
+    "resolve_scoring",
+]
+
+
+@dataclass
+class Job:
+    """A problem, a search, a plan and a place to run.
+
+    Attributes
+    ----------
+    problem : Problem
+        What to select from.
+    search : Search
+        At its start.
+    executor : Executor
+        Where tasks run.
+    plan : Plan
+        What will be done.
+    selection : Selection
+        Filled round by round, so that what was decided outlives any failure.
+    """
+
+    problem: Problem
+    search: Search
+    executor: Executor
+    plan: Plan
+    selection: Selection = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.selection = Selection(
+            n_features_in=self.problem.table.n_columns,
+            names=self.problem.table.names,
+            groups=_groups(self.problem.features),
+            scoring=self.problem.scoring.name,
+            direction=self.search.direction,
+            plan=str(self.plan),
+        )
+
+    def run(self, monitor: Monitor) -> Selection:
+        """Run the search to its end.
+
+        Raises
+        ------
+        DagselError
+            With everything decided before it in `selection`.
+        """
+
+        def record(decided: Decided, rounds_left: int) -> None:
+            done = self.selection.record(decided.move, decided.seconds, decided.engine)
+            monitor.round(done, rounds_left)
+
+        notes = _NotingMonitor(monitor, self.selection.notes)
+        run_search(
+            self.problem,
+            self.search,
+            self.plan.engines,
+            self.executor,
+            record,
+            notes,
+            n_shards=self.plan.n_shards,
+        )
+        self.selection.complete = True
+        return self.selection
+
+
+@dataclass
+class _NotingMonitor:
+    """Also keeps notes in the selection."""
+
+    inner: Monitor
+    notes: list[str]
+
+    def phase(self, name: str) -> None:
+        self.inner.phase(name)
+
+    def round(self, done: Any, rounds_left: int) -> None:
+        self.inner.round(done, rounds_left)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+        self.inner.note(text)
+
+
+def open_job(
+    X: Any,
+    y: Any,
+    *,
+    estimator: Any,
+    scoring: Any,
+    cv: Any,
+    make_search: Callable[[Table, tuple[tuple[int, ...], ...]], Search],
+    groups: Any = None,
+    feature_groups: Sequence[Sequence[Any]] | None = None,
+    fit_params: Mapping[str, Any] | None = None,
+    engine: EngineName = "auto",
+    client: Client | None = None,
+    n_jobs: int | None = None,
+) -> Job:
+    """Turn a front door's parameters into a job.
+
+    Parameters
+    ----------
+    X, y
+        See `dagsel.data.sources.open_table`.
+    estimator : estimator object
+        Cloned, never fitted itself.
+    scoring : str, callable or None
+        As in scikit-learn.
+    cv
+        See `dagsel.data.folds.draw_folds`.
+    make_search : callable
+        Called with the table and the columns of each feature; returns the search.
+    groups : array-like of shape (n_rows,), optional
+        For splitters that need them.
+    feature_groups : list of list, optional
+        Columns, by position or name, that are moved as one.
+    fit_params : mapping, optional
+        Passed to the estimator's `fit`.
+    engine, client, n_jobs
+        See `dagsel.SequentialFeatureSelector`.
+    """
+    executor = choose_executor(client, n_jobs)
+    table = open_table(X, y, run=_runner(executor))
+    if not executor.in_process:
+        table = split_blocks(table, executor.n_workers)
+    classifier = is_classifier(estimator)
+    folds = draw_folds(cv, table.n_rows, table.target, groups, classifier=classifier)
+    features = feature_columns(feature_groups, table)
+    problem = Problem(
+        table=table,
+        folds=folds,
+        estimator=estimator,
+        scoring=resolve_scoring(estimator, scoring),
+        features=features,
+        fit_params=dict(fit_params or {}),
+    )
+    search = make_search(table, features)
+    plan = make_plan(
+        problem, search, executor, engine=engine, memory_per_worker=_memory(executor)
+    )
+    return Job(problem, search, executor, plan)
+
+
+def choose_executor(client: Client | None, n_jobs: int | None) -> Executor:
+    """Return where to run: the given client's cluster, the active one's, or this process.
+
+    Inside a Dask task (a GridSearchCV run on a cluster, say) work stays in the task's process: a
+    task that waits for tasks of its own could wait for ever.
+    """
+    if client is None and not _inside_task():
+        client = active_client()
+    return LocalExecutor(n_jobs) if client is None else ClusterExecutor(client)
+
+
+def _inside_task() -> bool:
+    import sys
+
+    if "distributed" not in sys.modules:
+        return False
+    from distributed import get_worker
+
+    try:
+        get_worker()
+    except ValueError:
+        return False
+    return True
+
+
+def _runner(executor: Executor) -> Callable[[Callable[..., Any], Iterable[Any]], list[Any]]:
+    def run(function: Callable[..., Any], items: Iterable[Any]) -> list[Any]:
+        return executor.map(function, [(item,) for item in items], label="dagsel_scan")
+
+    return run
+
+
+def _memory(executor: Executor) -> int | None:
+    """Bytes that one worker may use for resident data, `None` if that is not known."""
+    if isinstance(executor, ClusterExecutor):
+        return executor.memory_per_worker()
+    import psutil
+
+    return int(psutil.virtual_memory().available)
+
+
+def monitor_for(verbose: int) -> Monitor:
+    """Return the monitor of a `verbose` level: a log, or lines on standard error."""
+    return PrintMonitor() if verbose else LogMonitor()
+
+
+def resolve_scoring(estimator: Any, scoring: Any) -> Scoring:
+    """Return the scorer that scikit-learn would use."""
+    if scoring is None and type(estimator) in (LinearRegression, Ridge):
+        # Their own score is this; by its name the fast engine knows it.
+        return Scoring("r2", get_scorer("r2"))
+    scorer = check_scoring(estimator, scoring=scoring)
+    if isinstance(scoring, str):
+        return Scoring(scoring, scorer)
+    name = "score" if scoring is None else getattr(scoring, "__name__", str(scoring))
+    return Scoring(name, scorer)
+
+
+def feature_columns(
+    feature_groups: Sequence[Sequence[Any]] | None, table: Table
+) -> tuple[tuple[int, ...], ...]:
+    """Return the columns of each feature.
+
+    Raises
+    ------
+    ValueError
+        If groups are given that do not hold every column exactly once.
+    """
+    if feature_groups is None:
+        return tuple((column,) for column in range(table.n_columns))
+    groups = tuple(
+        resolve_columns(group, table, what="feature_groups") for group in feature_groups
+    )
+    if any(len(group) == 0 for group in groups):
+        msg = "feature_groups has an empty group"
+        raise ValueError(msg)
+    counts = np.bincount(np.concatenate(groups), minlength=table.n_columns)
+    if np.any(counts != 1):
+        column = int(np.flatnonzero(counts != 1)[0])
+        times = "in no group" if counts[column] == 0 else f"in {counts[column]} groups"
+        msg = f"feature_groups must hold every column exactly once; column {column} is {times}"
+        raise ValueError(msg)
+    return groups
+
+
+def resolve_columns(chosen: Iterable[Hashable], table: Table, *, what: str) -> tuple[int, ...]:
+    """Return the positions of columns given by name or position.
+
+    Raises
+    ------
+    ValueError
+        For a column that the table does not have.
+    """
+    names = table.names or ()
+    columns = []
+    for item in chosen:
+        position = _position(item, names, table.n_columns)
+        if position is None:
+            known = f"columns 0 to {table.n_columns - 1}"
+            if names:
+                known += f" or names such as {', '.join(map(repr, names[:3]))}"
+            msg = f"{what}: the table has no column {item!r} (it has {known})"
+            raise ValueError(msg)
+        columns.append(position)
+    return tuple(columns)
+
+
+def _position(item: Hashable, names: Sequence[Hashable], n_columns: int) -> int | None:
+    if isinstance(item, str):
+        with suppress(ValueError):
+            return list(names).index(item)
+        return None
+    if isinstance(item, (int, np.integer)) and not isinstance(item, bool):
+        return int(item) if 0 <= int(item) < n_columns else None
+    return None
+
+
+def features_of_columns(
+    columns: Iterable[int], features: Sequence[tuple[int, ...]], *, what: str
+) -> tuple[int, ...]:
+    """Return the features that some columns make up.
+
+    Raises
+    ------
+    ValueError
+        If a group is in the columns only in part.
+    """
+    wanted = set(columns)
+    chosen = []
+    for number, group in enumerate(features):
+        inside = wanted.intersection(group)
+        if inside and len(inside) < len(group):
+            missing = sorted(set(group) - inside)
+            msg = f"{what} holds only a part of a feature group: columns {missing} are missing"
+            raise ValueError(msg)
+        if inside:
+            chosen.append(number)
+    return tuple(chosen)
+
+
+def _groups(features: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...] | None:
+    simple = all(columns == (number,) for number, columns in enumerate(features))
+    return None if simple else features

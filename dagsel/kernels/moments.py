@@ -1,0 +1,128 @@
+"""Sums of products over rows: everything that least squares needs to know about the data.
+
+The moments of some rows are their number, the sums of their columns and the sums of all products
+of two columns, with the target columns appended to the features. They add up over disjoint rows,
+so one pass over the data serves every fold: a fold's training moments are the sum over the atoms
+(rows that share their role in all folds) it trains on.
+
+Columns are shifted by a pilot mean before they are multiplied. The centred products do not depend
+on the shift, but their rounding does: without it, a column such as a year would lose most digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any, NamedTuple
+
+from dagsel.backend import Array, add_product, namespace
+
+__all__ = [
+    "Moments",
+    "absolute_row_sums",
+    "add_moments",
+    "centred",
+    "row_moments",
+    "subtract_moments",
+    "sum_moments",
+]
+
+
+class Moments(NamedTuple):
+    """Moments of some rows of [features, targets] - shift.
+
+    Attributes
+    ----------
+    n_rows : int
+        Number of rows.
+    total : array of shape (p + T,)
+        Column sums.
+    cross : array of shape (p + T, p + T)
+        Sums of products of two columns; symmetric.
+    """
+
+    n_rows: int
+    total: Array
+    cross: Array
+
+
+def row_moments(xp: Any, features: Array, targets: Array, shift: Array) -> Moments:
+    """Compute the moments of rows in memory.
+
+    Parameters
+    ----------
+    xp : namespace
+        Array API namespace of the arrays.
+    features : array of shape (n, p)
+        Any floating dtype; sums are in double precision.
+    targets : array of shape (n, T)
+        Target columns.
+    shift : array of shape (p + T,)
+        Subtracted from every row first.
+    """
+    n_features = features.shape[1]
+    rows = xp.empty(
+        (features.shape[0], n_features + targets.shape[1]), dtype=xp.float64, device=shift.device
+    )
+    rows[:, :n_features] = features
+    rows[:, n_features:] = targets
+    rows -= shift
+    # NumPy recognises A'A and computes one triangle only.
+    return Moments(features.shape[0], xp.sum(rows, axis=0), xp.matmul(rows.T, rows))
+
+
+def add_moments(first: Moments | None, second: Moments | None) -> Moments | None:
+    """Return the moments of the union of two disjoint sets of rows; `None` is the empty set."""
+    if first is None or second is None:
+        return second if first is None else first
+    return Moments(
+        first.n_rows + second.n_rows, first.total + second.total, first.cross + second.cross
+    )
+
+
+def sum_moments(parts: Sequence[Moments | None]) -> Moments | None:
+    """Add up the moments of disjoint sets of rows, in the given order."""
+    return reduce(add_moments, parts, None)
+
+
+def subtract_moments(whole: Moments, part: Moments) -> Moments:
+    """Return the moments of the rows of `whole` that are not in `part`."""
+    return Moments(whole.n_rows - part.n_rows, whole.total - part.total, whole.cross - part.cross)
+
+
+def centred(moments: Moments, mean: Array) -> Array:
+    """Return the sums of products of the columns, each taken about `mean`.
+
+    With C the products, s the sums and n the number of rows about the old origin, the products
+    about m are C − s m' − m s' + n m m'.
+
+    Parameters
+    ----------
+    moments : Moments
+        Of some rows.
+    mean : array of shape (p + T,)
+        New origin, relative to the shift in `moments`. Need not be these rows' own mean: test
+        rows are centred by the mean of the training rows.
+
+    Returns
+    -------
+    array of shape (p + T, p + T)
+    """
+    xp = namespace(moments.cross)
+    # (s − n m/2) m' and its transpose add up to the correction.
+    half = moments.total - mean * (moments.n_rows / 2)
+    return add_product(xp, moments.cross, xp.stack([-half, -mean]), xp.stack([mean, half]))
+
+
+def absolute_row_sums(xp: Any, matrix: Array, weights: Array, panel: int = 256) -> Array:
+    """Return Σ_j |matrix_ij| weights_j for every row i, without a second matrix of that size.
+
+    With unit weights the largest entry is the matrix's ∞-norm, an upper bound of its largest
+    eigenvalue if it is symmetric.
+    """
+    size = matrix.shape[0]
+    sums = [
+        xp.matmul(xp.abs(matrix[start : min(start + panel, size), :]), weights)
+        for start in range(0, size, panel)
+    ]
+    return xp.concat(sums)

@@ -1,0 +1,298 @@
+"""The tableau: scores of every one-column change of a least-squares model, without a refit.
+
+Notation, for one fold: the training rows' centred products are G (features) and b (features with
+targets), those of the test rows about the training mean are H, c and s. S is the set of active
+columns and W the inverse of G over S. The tableau holds two symmetric matrices:
+
+* the swept matrix A: −W where both columns are active, the coefficients W G of the regression of
+  an inactive column on the active ones where one is, residual products where neither is. Its
+  target columns are the coefficients β (active) and residual products (inactive);
+* the test Gram Q = D'HD of the directions D: for an active j D_j = W e_j, for an inactive one
+  D_j = e_j − W G_Sj, and for a target its residual.
+
+Toggling column j (removing it if it is active, adding it if not) moves every direction along D_j
+only: D_k ← D_k − u_k D_j with u = A_j / A_jj, except u_j = 1 − 1/|A_jj|. Hence, with g the target
+entries of u, the test error after the toggle is Q_yy − 2 g Q_jy + g² Q_jj, and committing it is
+
+    A ← A − A_jj u u'   (then A_jj ← −1/A_jj)
+    Q ← Q − u z' − z u',   z = Q_j − (Q_jj / 2) u
+
+The same formulas hold for both directions of a toggle. Removal from the full set by these is the
+backward recursion of Reeves (1999) and the sweep of Goodnight (1979), carried over to test errors.
+
+Changes are kept as factors (rows of `u`, `z`) and applied many at a time by one matrix product,
+so the loop runs at the speed of the product and not of memory; diagonals and target columns, which
+are all that scoring reads, are always up to date. All K folds of a tableau move together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dagsel.backend import Array, add_product, cholesky_inverse
+
+__all__ = [
+    "Tableau",
+    "apply_pending",
+    "empty_tableau",
+    "full_tableau",
+    "stack_folds",
+    "toggle",
+    "toggled_errors",
+    "with_room",
+]
+
+
+@dataclass(frozen=True)
+class Tableau:
+    """State of K folds over the same m columns; see the module's text for the letters.
+
+    Attributes
+    ----------
+    swept, gram : tuple of K arrays of shape (m, m)
+        A and Q without the pending changes. Diagonals are stale: read `pivots`, `gram_diagonal`.
+    pivots, gram_diagonal : array of shape (K, m)
+        Diagonals of A and Q.
+    swept_targets, gram_targets : array of shape (K, m, T)
+        Target columns of A and Q.
+    errors : array of shape (K, T)
+        Q_yy: the test sum of squared errors of the model on the active columns.
+    pending_u, pending_z : array of shape (K, R, m)
+        Factors of the pending changes, with room for R of them. `toggle` writes into the next free
+        row, which no older tableau reads; so of two continuations of one tableau the second must
+        start from a copy (`with_room`).
+    pending_pivots : array of shape (K, R)
+        A_jj at the time of each pending change.
+    n_pending : int
+        How many of the R rows are in use.
+    """
+
+    swept: tuple[Array, ...]
+    gram: tuple[Array, ...]
+    pivots: Array
+    gram_diagonal: Array
+    swept_targets: Array
+    gram_targets: Array
+    errors: Array
+    pending_u: Array
+    pending_z: Array
+    pending_pivots: Array
+    n_pending: int = 0
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns, m."""
+        return int(self.pivots.shape[1])
+
+    @property
+    def room(self) -> int:
+        """How many more changes fit before `apply_pending` is due."""
+        return int(self.pending_u.shape[1]) - self.n_pending
+
+
+def full_tableau(
+    xp: Any, train: Array, train_targets: Array, test: Array, test_targets: Array, targets: Array
+) -> Tableau | None:
+    """Build the tableau of one fold with every column active.
+
+    Parameters
+    ----------
+    xp : namespace
+        Array API namespace of the arrays.
+    train : array of shape (m, m)
+        G, with a penalty on its diagonal if there is one.
+    train_targets : array of shape (m, T)
+        b.
+    test, test_targets, targets : array of shape (m, m), (m, T) and (T,)
+        H, c and s.
+
+    Returns
+    -------
+    Tableau or None
+        With no room for changes yet; `None` if G is not positive definite.
+    """
+    inverse = cholesky_inverse(xp, train)
+    if inverse is None:
+        return None
+    coefficients = xp.matmul(inverse, train_targets)
+    # One step of iterative refinement; it costs next to nothing.
+    coefficients += xp.matmul(inverse, train_targets - xp.matmul(train, coefficients))
+    directions = xp.matmul(test, inverse)
+    gram = xp.matmul(inverse, directions)
+    predicted = xp.matmul(test, coefficients)
+    residual_targets = xp.matmul(inverse, test_targets - predicted)
+    errors = targets + xp.sum(coefficients * (predicted - 2 * test_targets), axis=0)
+    inverse *= -1
+    return _single(xp, inverse, gram, coefficients, residual_targets, errors)
+
+
+def empty_tableau(
+    xp: Any, train: Array, train_targets: Array, test: Array, test_targets: Array, targets: Array
+) -> Tableau:
+    """Build the tableau of one fold with no active column; parameters as in `full_tableau`."""
+    return _single(xp, train, test, train_targets, test_targets, targets)
+
+
+def _single(
+    xp: Any, swept: Array, gram: Array, swept_targets: Array, gram_targets: Array, errors: Array
+) -> Tableau:
+    no_room = xp.empty((1, 0, swept.shape[0]), dtype=swept.dtype, device=swept.device)
+    return Tableau(
+        swept=(swept,),
+        gram=(gram,),
+        pivots=xp.linalg.diagonal(swept)[None, :],
+        gram_diagonal=xp.linalg.diagonal(gram)[None, :],
+        swept_targets=swept_targets[None, :, :],
+        gram_targets=gram_targets[None, :, :],
+        errors=errors[None, :],
+        pending_u=no_room,
+        pending_z=no_room,
+        pending_pivots=no_room[:, :, 0],
+    )
+
+
+def stack_folds(xp: Any, tableaux: list[Tableau]) -> Tableau:
+    """Join tableaux over the same columns, none with pending changes, into one over all folds."""
+
+    def joined(name: str) -> Array:
+        return xp.concat([getattr(each, name) for each in tableaux], axis=0)
+
+    return Tableau(
+        swept=tuple(matrix for each in tableaux for matrix in each.swept),
+        gram=tuple(matrix for each in tableaux for matrix in each.gram),
+        pivots=joined("pivots"),
+        gram_diagonal=joined("gram_diagonal"),
+        swept_targets=joined("swept_targets"),
+        gram_targets=joined("gram_targets"),
+        errors=joined("errors"),
+        pending_u=joined("pending_u"),
+        pending_z=joined("pending_z"),
+        pending_pivots=joined("pending_pivots"),
+    )
+
+
+def toggled_errors(xp: Any, tableau: Tableau) -> Array:
+    """Return the test errors after toggling each column on its own.
+
+    Returns
+    -------
+    array of shape (K, m, T)
+        Sums of squared errors, not negative.
+    """
+    gain = tableau.swept_targets / tableau.pivots[:, :, None]
+    change = gain * (gain * tableau.gram_diagonal[:, :, None] - 2 * tableau.gram_targets)
+    errors = tableau.errors[:, None, :] + change
+    return xp.where(errors < 0, xp.zeros_like(errors), errors)
+
+
+def with_room(xp: Any, tableau: Tableau, room: int) -> Tableau:
+    """Return the tableau, which must have no pending changes, with room for `room` of them."""
+    n_folds, m = tableau.pivots.shape
+    options = {"dtype": tableau.pivots.dtype, "device": tableau.pivots.device}
+    return replace(
+        tableau,
+        pending_u=xp.empty((n_folds, room, m), **options),
+        pending_z=xp.empty((n_folds, room, m), **options),
+        pending_pivots=xp.empty((n_folds, room), **options),
+        n_pending=0,
+    )
+
+
+def toggle(xp: Any, tableau: Tableau, position: int, active: bool) -> Tableau:
+    """Commit the toggle of the column at `position`, leaving the matrix update pending.
+
+    Parameters
+    ----------
+    xp : namespace
+        Array API namespace of the tableau.
+    tableau : Tableau
+        With room for a change. Only the free rows of its pending factors are written to.
+    position : int
+        Which of the m columns.
+    active : bool
+        Whether that column is active before the toggle.
+    """
+    pivot = tableau.pivots[:, position]
+    half_diagonal = tableau.gram_diagonal[:, position] / 2
+    swept, gram = _current_rows(xp, tableau, position)
+    u = swept / pivot[:, None]
+    # 1 − 1/|A_jj|: pivots of active columns are negative.
+    u[:, position] = 1 + 1 / pivot if active else 1 - 1 / pivot
+    z = gram - u * half_diagonal[:, None]
+    z[:, position] = half_diagonal * (2 - u[:, position])
+    gain = tableau.swept_targets[:, position, :] / pivot[:, None]
+    z_targets = tableau.gram_targets[:, position, :] - gain * half_diagonal[:, None]
+    scaled = u * pivot[:, None]
+    pivots = tableau.pivots - scaled * u
+    pivots[:, position] = -1 / pivot
+    row = tableau.n_pending
+    tableau.pending_u[:, row, :] = u
+    tableau.pending_z[:, row, :] = z
+    tableau.pending_pivots[:, row] = pivot
+    return replace(
+        tableau,
+        pivots=pivots,
+        gram_diagonal=tableau.gram_diagonal - 2 * u * z,
+        swept_targets=tableau.swept_targets - scaled[:, :, None] * gain[:, None, :],
+        gram_targets=tableau.gram_targets
+        - u[:, :, None] * z_targets[:, None, :]
+        - z[:, :, None] * gain[:, None, :],
+        errors=tableau.errors - 2 * gain * z_targets,
+        n_pending=row + 1,
+    )
+
+
+def _current_rows(xp: Any, tableau: Tableau, position: int) -> tuple[Array, Array]:
+    """Rows `position` of A and Q with the pending changes; shape (K, m) each."""
+    swept = xp.stack([matrix[position, :] for matrix in tableau.swept])
+    gram = xp.stack([matrix[position, :] for matrix in tableau.gram])
+    if tableau.n_pending == 0:
+        return swept, gram
+    used = slice(0, tableau.n_pending)
+    u, z = tableau.pending_u[:, used, :], tableau.pending_z[:, used, :]
+    u_here, z_here = u[:, :, position], z[:, :, position]
+    # Two combinations of the rows of u at once, so that u is read once.
+    weights = xp.stack([tableau.pending_pivots[:, used] * u_here, z_here], axis=1)
+    from_u = xp.matmul(weights, u)
+    from_z = xp.matmul(u_here[:, None, :], z)
+    return swept - from_u[:, 0, :], gram - from_u[:, 1, :] - from_z[:, 0, :]
+
+
+def apply_pending(xp: Any, tableau: Tableau, keep: Array | None = None) -> Tableau:
+    """Apply the pending changes to the matrices, dropping columns that are no longer needed.
+
+    Parameters
+    ----------
+    xp : namespace
+        Array API namespace of the tableau.
+    tableau : Tableau
+        Not changed, so that a task may be run again on the same input.
+    keep : array of int, optional
+        Positions of the columns to keep; all by default.
+    """
+    swept, gram = [], []
+    for fold, (a, q) in enumerate(zip(tableau.swept, tableau.gram, strict=True)):
+        u = tableau.pending_u[fold, : tableau.n_pending, :]
+        z = tableau.pending_z[fold, : tableau.n_pending, :]
+        pivots = tableau.pending_pivots[fold, : tableau.n_pending]
+        if keep is not None:
+            u, z = xp.take(u, keep, axis=1), xp.take(z, keep, axis=1)
+            a, q = _submatrix(xp, a, keep), _submatrix(xp, q, keep)
+        swept.append(add_product(xp, a, u * -pivots[:, None], u))
+        gram.append(add_product(xp, q, xp.concat([-u, -z]), xp.concat([z, u])))
+    applied = replace(tableau, swept=tuple(swept), gram=tuple(gram), n_pending=0)
+    if keep is None:
+        return applied
+    applied = replace(
+        applied,
+        **{name: xp.take(getattr(tableau, name), keep, axis=1) for name in _BY_COLUMN},
+    )
+    return with_room(xp, applied, tableau.pending_u.shape[1])
+
+
+_BY_COLUMN = ("pivots", "gram_diagonal", "swept_targets", "gram_targets")
+
+
+def _submatrix(xp: Any, matrix: Array, keep: Array) -> Array:
+    return xp.take(xp.take(matrix, keep, axis=0), keep, axis=1)

@@ -1,0 +1,242 @@
+"""Runs a search over an engine: partition, submit, reduce, choose.
+
+A round is one map and one reduce over the shards of the engine's axis. Where one shard holds all
+folds, the loop travels to the data instead: one task plays as many rounds as take about a second,
+because a round trip through a cluster costs more than a round.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from uuid import uuid4
+
+import numpy as np
+
+from dagsel.engines.base import Engine, Executor, Handle, Problem, ScoreTable
+from dagsel.exceptions import DagselError, DagselWarning, NotCertifiedError, ScoringError
+from dagsel.monitor import Monitor
+from dagsel.search import Move, Request, Search
+from dagsel.tasks import Played, StateKey, play_rounds, score_request
+
+__all__ = ["Decided", "run_search"]
+
+# Seconds of rounds in one task: long against a round trip, short against a user's patience.
+_TASK_SECONDS = 1.0
+# In process there is no round trip, only the wish to report.
+_REPORT_SECONDS = 0.25
+_MOST_ROUNDS = 4096
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A decided round, and how it came about."""
+
+    move: Move
+    seconds: float
+    engine: str
+
+
+@dataclass
+class Session:
+    """One engine at work on one problem."""
+
+    engine: Engine
+    problem: Problem
+    executor: Executor
+    n_shards: int
+    run: str = field(default_factory=lambda: uuid4().hex)
+    seconds_per_round: float | None = None
+    _shards: list[Handle | None] | None = None
+
+    def shards(self, subset: tuple[int, ...]) -> list[Handle | None]:
+        """Return the resident data, prepared for a search that starts at `subset`."""
+        if self._shards is None:
+            self._shards = list(
+                self.engine.prepare(self.problem, self.executor, subset, self.n_shards)
+            )
+        return self._shards
+
+    @property
+    def travels(self) -> bool:
+        """Whether rounds are played where the data are."""
+        return self.engine.axis == "folds" and self.n_shards == 1
+
+    def play(self, search: Search) -> Played:
+        """Play some rounds."""
+        resident = self.shards(search.subset)
+        return self._play_there(search, resident) if self.travels else self._play_here(search)
+
+    def _play_there(self, search: Search, resident: list[Handle | None]) -> Played:
+        n_requests = self._n_requests()
+        began = perf_counter()
+        task = self.executor.submit(
+            play_rounds,
+            self.engine,
+            resident[0],
+            search,
+            n_requests,
+            StateKey(self.run, 0),
+            label="dagsel_rounds",
+            worker=0,
+        )
+        (played,) = self.executor.gather([task])
+        self.seconds_per_round = (perf_counter() - began) / n_requests
+        if self.executor.in_process:
+            # The state now has what it needs of it. Keeping both would double the memory.
+            resident[0] = None
+        return played  # type: ignore[no-any-return]
+
+    def _n_requests(self) -> int:
+        if self.seconds_per_round is None:
+            # The first task also opens the state; in process it must be short to report soon.
+            return 1 if self.executor.in_process else 16
+        aim = _REPORT_SECONDS if self.executor.in_process else _TASK_SECONDS
+        return max(1, min(_MOST_ROUNDS, round(aim / max(self.seconds_per_round, 1e-6))))
+
+    def _play_here(self, search: Search) -> Played:
+        began = perf_counter()
+        played = Played(search, [])
+        request = search.request()
+        if request is None:
+            return played
+        try:
+            table = self._score(request)
+            move = search.answer(table.scores, table.rounding)
+        except NotCertifiedError as error:
+            played.refusal = str(error)
+        except ScoringError as error:
+            played.error = error
+            played.failures = table.failures
+        else:
+            played.failures = table.failures
+            if move is not None:
+                played.moves.append((move, perf_counter() - began))
+        return played
+
+    def _score(self, request: Request) -> ScoreTable:
+        resident = self.shards(request.subset)
+        if self.engine.axis == "folds":
+            calls = [
+                (self.engine, shard, request, StateKey(self.run, number))
+                for number, shard in enumerate(resident)
+            ]
+            return _across_folds(self.executor.map(score_request, calls, label="dagsel_score"))
+        calls = [(self.engine, resident[0], batch, None) for batch in self._batches(request)]
+        began = perf_counter()
+        tables = self.executor.map(score_request, calls, label="dagsel_refit")
+        busy = (perf_counter() - began) * min(self.executor.n_workers, len(calls))
+        self.seconds_per_round = busy / request.n_rows  # of one candidate
+        return _across_candidates(tables)
+
+    def _batches(self, request: Request) -> Iterator[Request]:
+        """Cut a round's candidates into tasks of about a second, several for every worker."""
+        n_workers = self.executor.n_workers
+        n_candidates = len(request.candidates)
+        if n_candidates < 2 or (n_workers == 1 and self.executor.in_process):
+            yield request
+            return
+        size = math.ceil(n_candidates / (4 * n_workers))
+        if self.seconds_per_round is not None:
+            fits = max(1, round(_TASK_SECONDS / max(self.seconds_per_round, 1e-6)))
+            # Never fewer tasks than workers, never so many that overheads show.
+            size = min(math.ceil(n_candidates / n_workers), max(1, fits))
+        for start in range(0, n_candidates, size):
+            yield Request(request.subset, request.candidates[start : start + size])
+
+    def close(self) -> None:
+        """Drop what workers hold for this session."""
+        self._shards = None
+        self.executor.forget(self.run)
+
+
+def _across_folds(tables: Sequence[ScoreTable]) -> ScoreTable:
+    scores = np.concatenate([table.scores for table in tables], axis=1)
+    return ScoreTable(scores, max(table.rounding for table in tables))
+
+
+def _across_candidates(tables: Sequence[ScoreTable]) -> ScoreTable:
+    scores = np.concatenate([table.scores for table in tables], axis=0)
+    failures = tuple(text for table in tables for text in table.failures)[:1]
+    return ScoreTable(scores, max(table.rounding for table in tables), failures)
+
+
+def run_search(
+    problem: Problem,
+    search: Search,
+    engines: Sequence[Engine],
+    executor: Executor,
+    record: Callable[[Decided, int], None],
+    monitor: Monitor,
+    *,
+    n_shards: int = 1,
+) -> None:
+    """Run a search to its end.
+
+    Parameters
+    ----------
+    problem : Problem
+        What to select from.
+    search : Search
+        At its start, or part of the way.
+    engines : sequence of Engine
+        The first is used until it cannot vouch for its numbers, then the next.
+    executor : Executor
+        Where tasks run.
+    record : callable
+        Called with every decided round, as soon as it is known, and the number of rounds left.
+    monitor : Monitor
+        Told about phases and changes of engine.
+    n_shards : int
+        How many shards an engine with the axis "folds" is divided into.
+
+    Raises
+    ------
+    ScoringError
+        A round in which no candidate has a score.
+    """
+    for number, engine in enumerate(engines):
+        session = Session(engine, problem, executor, n_shards)
+        try:
+            refusal = None
+            while not search.finished and refusal is None:
+                search, refusal = _play(session, search, record, monitor)
+        finally:
+            session.close()
+        if refusal is None:
+            return
+        if number + 1 == len(engines):
+            raise DagselError(_no_engine_left(engine.name, refusal))
+        text = f"{refusal}. Candidates are scored by refits instead, which is slower."
+        monitor.note(text)
+        warnings.warn(text, DagselWarning, stacklevel=2)
+
+
+def _play(
+    session: Session, search: Search, record: Callable[[Decided, int], None], monitor: Monitor
+) -> tuple[Search, str | None]:
+    if session.seconds_per_round is None:
+        monitor.phase(f"preparing the {session.engine.name} engine")
+    try:
+        played = session.play(search)
+    except NotCertifiedError as error:
+        return search, str(error)
+    for position, (move, seconds) in enumerate(played.moves):
+        ahead = len(played.moves) - position - 1
+        record(Decided(move, seconds, session.engine.name), played.search.rounds_left() + ahead)
+    if played.error is not None:
+        raise _with_failures(played.error, played.failures)
+    for text in played.failures:
+        monitor.note(f"a candidate failed to fit and is not chosen: {text}")
+    return played.search, played.refusal
+
+
+def _with_failures(error: ScoringError, failures: Sequence[str]) -> ScoringError:
+    return ScoringError(f"{error} The first error was: {failures[0]}") if failures else error
+
+
+def _no_engine_left(name: str, refusal: str) -> str:
+    return f"engine {name!r} was asked for, but {refusal}. Use engine='auto' or engine='refit'."

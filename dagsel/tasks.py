@@ -1,0 +1,116 @@
+"""The functions that run on workers, and the states that workers keep between them.
+
+A task is a function of its arguments alone. The states here only make it cheap: a task that finds
+the state its predecessor left carries on from it, one that does not makes it anew from the
+resident data. A task takes a state out before it works on it, so two tasks never share one.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from dagsel.engines.base import Engine, ScoreTable
+from dagsel.exceptions import NotCertifiedError, ScoringError
+from dagsel.search import Move, Request, Search
+
+__all__ = ["Played", "StateKey", "forget", "play_rounds", "score_request"]
+
+
+class StateKey(NamedTuple):
+    """Whose state: the run's and the shard's."""
+
+    run: str
+    shard: int
+
+
+_states: dict[StateKey, Any] = {}
+
+
+def forget(run: str) -> int:
+    """Drop the states of a run; return how many there were."""
+    keys = [key for key in list(_states) if key.run == run]
+    return sum(_states.pop(key, None) is not None for key in keys)
+
+
+def holds(key: StateKey) -> bool:
+    """Tell whether this process keeps a state for `key`."""
+    return key in _states
+
+
+def _state_for(engine: Engine, resident: Any, key: StateKey, subset: tuple[int, ...]) -> Any:
+    held = _states.pop(key, None)
+    state = None if held is None else engine.moved(held, subset)
+    return engine.moved(engine.open(resident), subset) if state is None else state
+
+
+def score_request(
+    engine: Engine, resident: Any, request: Request, key: StateKey | None
+) -> ScoreTable:
+    """Score one request; `key` is `None` where an engine has no state worth keeping."""
+    if key is None:
+        return engine.score(engine.open(resident), request)
+    state = _state_for(engine, resident, key, request.subset)
+    try:
+        return engine.score(state, request)
+    finally:
+        _states[key] = state
+
+
+@dataclass
+class Played:
+    """Rounds played in one task.
+
+    Attributes
+    ----------
+    search : Search
+        As it is after them.
+    moves : list of (Move, float)
+        Decided rounds, and the seconds each took.
+    refusal : str or None
+        Why the engine could not vouch for the next round, if it could not.
+    error : ScoringError or None
+        What ended the search before its time.
+    failures : tuple of str
+        Texts of errors behind NaN scores.
+    """
+
+    search: Search
+    moves: list[tuple[Move, float]]
+    refusal: str | None = None
+    error: ScoringError | None = None
+    failures: tuple[str, ...] = ()
+
+
+def play_rounds(
+    engine: Engine, resident: Any, search: Search, n_requests: int, key: StateKey
+) -> Played:
+    """Answer up to `n_requests` requests of a search where the data are.
+
+    The number of requests is an argument and not a time limit, so that a task that Dask runs a
+    second time returns the same.
+    """
+    # In process the caller's object would be changed by a task that is then interrupted.
+    search = pickle.loads(pickle.dumps(search))
+    played = Played(search, [])
+    for _ in range(n_requests):
+        began = perf_counter()
+        request = search.request()
+        if request is None:
+            break
+        try:
+            table = score_request(engine, resident, request, key)
+        except NotCertifiedError as error:
+            played.refusal = str(error)
+            break
+        try:
+            move = search.answer(table.scores, table.rounding)
+        except ScoringError as error:
+            # Returned and not raised, so that the rounds decided before it are not lost.
+            played.error = error
+            break
+        if move is not None:
+            played.moves.append((move, perf_counter() - began))
+    return played
