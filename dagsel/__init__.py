@@ -1,3 +1,30 @@
 """Exact feature elimination, with candidate evaluations spread over workers by Dask."""
 
 from __future__ import annotations
+
+from dagsel.data.files import Scan as Scan
+from dagsel.data.sources import scan as scan
+from dagsel.exceptions import DagselError as DagselError
+from dagsel.exceptions import DagselWarning as DagselWarning
+from dagsel.exceptions import DataError as DataError
+from dagsel.exceptions import ScoringError as ScoringError
+from dagsel.plan import Plan as Plan
+from dagsel.results import Round as Round
+from dagsel.results import Selection as Selection
+from dagsel.selector import SequentialFeatureSelector as SequentialFeatureSelector
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DagselError",
+    "DagselWarning",
+    "DataError",
+    "Plan",
+    "Round",
+    "ScoringError",
+    "Scan",
+    "Selection",
+    "SequentialFeatureSelector",
+    "scan",
+    "__version__",
+]

@@ -6,7 +6,7 @@ and says what was wrong, where, and what to do.
 
 from __future__ import annotations
 
-__all__ = ["DataError", "DagselError", "DagselWarning", "NotCertifiedError", "ScoringError"]
+__all__ = ["DagselError", "DagselWarning", "DataError", "NotCertifiedError", "ScoringError"]
 
 
 class DagselError(Exception):

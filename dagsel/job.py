@@ -131,6 +131,7 @@ def open_job(
     engine: EngineName = "auto",
     client: Client | None = None,
     n_jobs: int | None = None,
+    clone_estimator: bool = True,
 ) -> Job:
     """Turn a front door's parameters into a job.
 
@@ -154,6 +155,8 @@ def open_job(
         Passed to the estimator's `fit`.
     engine, client, n_jobs
         See `dagsel.SequentialFeatureSelector`.
+    clone_estimator : bool
+        Whether refits fit clones, or the estimator itself.
     """
     executor = choose_executor(client, n_jobs)
     table = open_table(X, y, run=_runner(executor))
@@ -169,11 +172,10 @@ def open_job(
         scoring=resolve_scoring(estimator, scoring),
         features=features,
         fit_params=dict(fit_params or {}),
+        clone_estimator=clone_estimator,
     )
     search = make_search(table, features)
-    plan = make_plan(
-        problem, search, executor, engine=engine, memory_per_worker=_memory(executor)
-    )
+    plan = make_plan(problem, search, executor, engine=engine, memory_per_worker=_memory(executor))
     return Job(problem, search, executor, plan)
 
 
@@ -247,9 +249,7 @@ def feature_columns(
     """
     if feature_groups is None:
         return tuple((column,) for column in range(table.n_columns))
-    groups = tuple(
-        resolve_columns(group, table, what="feature_groups") for group in feature_groups
-    )
+    groups = tuple(resolve_columns(group, table, what="feature_groups") for group in feature_groups)
     if any(len(group) == 0 for group in groups):
         msg = "feature_groups has an empty group"
         raise ValueError(msg)

@@ -168,9 +168,7 @@ def _moments_plan(
     )
 
 
-def _shards_that_fit(
-    per_fold: int, n_folds: int, executor: Executor, memory: int | None
-) -> int:
+def _shards_that_fit(per_fold: int, n_folds: int, executor: Executor, memory: int | None) -> int:
     if memory is None or per_fold * n_folds <= memory:
         return 1
     folds_per_worker = memory // per_fold

@@ -203,8 +203,8 @@ def test_pandas_object_columns_of_numbers(frame, arrays):
     check(open_table(frame.astype({"b": object}), "y"), arrays)
     X = frame.astype({"b": object})
     X.loc[3, "b"] = "x"
-    with pytest.raises(DataError, match=r"Column 'b' holds 'x'.*row 3"):
-        read(open_table(X, "y"), 100)
+    with pytest.raises(DataError, match=r"Column 'b' holds 'x'.*row 3 \(counting"):
+        read(open_table(X, "y"), 2)
 
 
 def test_polars(frame, arrays):
@@ -517,7 +517,7 @@ def test_quotes_over_the_steps_of_the_count(monkeypatch):
         monkeypatch.setattr(csv_text, "_STEP", step)
         assert csv_text.last_row_end(text, ",") == whole
         assert csv_text._quotes_are_regular(np.frombuffer(text, np.uint8), ord(","))
-        assert csv_text.parse_bytes(b"1,2\n" * 10 + b"333,4\n") >= 6
+        assert csv_text.measure(b"1,2\n" * 10 + b"333,4\n").parse_bytes >= 6
 
 
 def test_target_dtypes(tmp_path):
@@ -966,6 +966,22 @@ def test_dask_errors(dask, frame, arrays):
         read(open_table(dd.from_pandas(bad_row, npartitions=3), "y"))
     with pytest.raises(DataError, match="'city'"):
         read(open_table(lazy.assign(city="x"), "y"))
+
+
+def test_labels_of_classes_are_no_labels_of_columns(dask, frame):
+    import dask.dataframe as dd
+
+    y = ["a"] * (N - 1) + ["other"]
+    assert open_table(frame, y).target.tolist() == y
+    assert open_table(dd.from_pandas(frame, npartitions=2), y).target.tolist() == y
+
+
+def test_sparse_chunks_of_dask(dask, arrays):
+    import dask.array as da
+
+    X = da.from_array(arrays[0], chunks=(30, 4)).map_blocks(sparse.csr_matrix)
+    with pytest.raises(DataError, match="csr_matrix"):
+        read(open_table(X, arrays[1]))
 
 
 def test_partitions_that_change_their_length(dask, arrays):

@@ -236,9 +236,7 @@ def test_moments_on_every_library(library):
     X, Y = rng.normal(size=(20, 3)) + 7, rng.normal(size=(20, 2))
     shift = library.asarray(np.zeros(5))
     first = moments.row_moments(library.xp, library.asarray(X), library.asarray(Y), shift)
-    second = moments.row_moments(
-        library.xp, library.asarray(X[:8]), library.asarray(Y[:8]), shift
-    )
+    second = moments.row_moments(library.xp, library.asarray(X[:8]), library.asarray(Y[:8]), shift)
     rest = moments.subtract_moments(first, second)
     rows = np.column_stack([X, Y])[8:]
     np.testing.assert_allclose(on_host(rest.cross), rows.T @ rows, rtol=1e-10)
@@ -270,9 +268,7 @@ def test_shift_saves_the_digits_of_large_columns():
 def test_absolute_row_sums(library, size):
     rng = np.random.default_rng(size)
     matrix, weights = rng.normal(size=(size, size)), rng.uniform(size=size)
-    found = moments.absolute_row_sums(
-        library.xp, library.asarray(matrix), library.asarray(weights)
-    )
+    found = moments.absolute_row_sums(library.xp, library.asarray(matrix), library.asarray(weights))
     np.testing.assert_allclose(on_host(found), np.abs(matrix) @ weights)
 
 

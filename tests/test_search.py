@@ -158,6 +158,15 @@ def test_long_floating_search_is_mlxtends(direction: str, seed: int) -> None:
     check_against_mlxtend(problem, hashed_scores(seed, 2**40), n_folds=1)
 
 
+@pytest.mark.parametrize(("direction", "seed"), [("forward", 25), ("backward", 203)])
+def test_a_worse_subset_does_not_lower_the_bar(direction: str, seed: int) -> None:
+    # Found by search: here a size is reached again with a worse subset, and the path depends on
+    # whether an opposite move must then beat the better one.
+    problem = {"n_features": 9, "fixed": (), "direction": direction, "floating": True}
+    problem["target_size"] = 1 if direction == "backward" else 9
+    check_against_mlxtend(problem, hashed_scores(seed, 2**40), n_folds=1)
+
+
 def check_against_sklearn(
     direction: str, score: ScoreFunction, n_features: int, target: int, tol: float | None
 ) -> None:

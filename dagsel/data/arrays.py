@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dagsel.data import frames
 from dagsel.data.blocks import Block, Slab, Table
 from dagsel.data.values import (
+    Place,
     as_float,
     check_features,
     check_lengths,
@@ -41,27 +42,30 @@ class RowsReader:
     def slabs(self, block: Block, payload: Any, max_rows: int) -> Iterator[Slab]:
         """Yield the rows; see `dagsel.data.blocks.Reader`."""
         features, target = payload
-        self._check_rows(block, len(features))
+        self._check_rows(block, features.shape[0])
         if frames.is_frame(features):
             frames.check_numeric(features)
         targets = target_matrix(target_values(target))
         for start in range(0, block.n_rows, max_rows):
             stop = min(start + max_rows, block.n_rows)
-            rows = self._floats(features, start, stop)
-            check_features(rows, self.names, row_of_array(block.start + start))
+            place = row_of_array(block.start + start)
+            rows = self._floats(features, start, stop, place)
+            check_features(rows, self.names, place)
             yield Slab(block.start + start, rows, targets[start:stop])
 
     def native(self, block: Block, payload: Any) -> tuple[Any, Any]:
         """Return the rows as they are; see `dagsel.data.blocks.Reader`."""
         features, target = payload
-        self._check_rows(block, len(features))
+        self._check_rows(block, features.shape[0])
         return features, target
 
-    def _floats(self, features: Any, start: int, stop: int) -> NDArray[np.floating[Any]]:
+    def _floats(
+        self, features: Any, start: int, stop: int, place: Place
+    ) -> NDArray[np.floating[Any]]:
         if frames.is_frame(features):
-            return frames.float_rows(features, start, stop, self.names)
+            return frames.float_rows(features, start, stop, self.names, place)
         rows = frames.to_numpy(features[start:stop])
-        return as_float(rows, self.names)
+        return as_float(rows, self.names, place)
 
     def _check_rows(self, block: Block, n_rows: int) -> None:
         if n_rows == block.n_rows:
@@ -124,7 +128,7 @@ def _matrix(features: Any) -> Any:
             msg += " If it is a single feature, give X.reshape(-1, 1)."
         raise DataError(msg)
     if array.dtype.kind in "OUS":
-        return as_float(array, None)
+        return as_float(array, None, row_of_array(0))
     if array.dtype.kind not in "biuf":
         msg = f"X has dtype {array.dtype}, which is no real number. Convert it to numbers."
         raise DataError(msg)

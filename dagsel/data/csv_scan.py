@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dagsel.data.blocks import Block, Table
 from dagsel.data.csv_reader import CsvReader, CsvRows, Parser, data_row, skip
-from dagsel.data.csv_text import parse_bytes, pieces, read_header
+from dagsel.data.csv_text import Measure, measure, pieces, read_header
 from dagsel.data.files import (
     Format,
     Layout,
@@ -27,6 +27,8 @@ from dagsel.exceptions import DataError
 __all__ = ["csv_table", "describe"]
 
 _HEAD_BYTES = 1 << 20
+_PIECE_BYTES = 4 << 20
+_LARGEST_CHUNK = 32 << 20
 
 
 def _delimiter(form: Format) -> str:
@@ -57,10 +59,11 @@ def _head_types(head: bytes, n_columns: int, delimiter: str) -> tuple[str, ...]:
     from pyarrow import csv
 
     guess = ("number",) * n_columns
-    if not head.strip():
+    if not head or head.isspace():
         return guess
     parser = Parser(n_columns, range(n_columns), {}, delimiter)
-    options = parser.options(parse_bytes(head), b'"' in head, threads=True)
+    found = measure(head)
+    options = parser.options(found.parse_bytes, found.quoted, threads=True)
     try:
         table = csv.read_csv(pa.BufferReader(head), **options)
     except pa.ArrowInvalid:
@@ -118,10 +121,10 @@ class _ScanFile:
         columns = _Columns(scan, path, self.text)
         with open_bytes(path, scan.storage_options) as stream:
             skip(stream, offset, path)
-            for piece in pieces(stream, scan.block_bytes, delimiter, where):
-                columns.add(piece, offset, lines)
+            # Small pieces stay in the processor's cache; `add` puts them together to blocks.
+            for piece in pieces(stream, min(scan.block_bytes, _PIECE_BYTES), delimiter, where):
+                lines += columns.add(piece, offset, lines)
                 offset += len(piece)
-                lines += int(np.count_nonzero(np.frombuffer(piece, np.uint8) == ord("\n")))
         types = columns.types()
         mixed = columns.mixed(types)
         if mixed - self.text:
@@ -141,42 +144,62 @@ class _Columns:
         forced = {header[name]: pa.string() for name in text}
         self.parser = Parser(len(header), self.positions, forced, _delimiter(scan.format))
         self.path = path
+        # A compressed file has no places to begin but its first byte.
+        self.block_bytes = float("inf") if is_compressed(path) else scan.block_bytes
+        self.total = 0
         self.rows: list[CsvRows] = []
         self.n_rows: list[int] = []
         self.values: list[list[NDArray[Any]]] = [[] for _ in scan.target]
         self.kinds: list[set[str]] = [set() for _ in scan.target]
 
-    def add(self, piece: bytes, offset: int, lines: int) -> None:
-        """Take in the text of some rows."""
+    def add(self, piece: bytes, offset: int, lines: int) -> int:
+        """Take in the text of some rows, which begins at a byte and a line; return its lines."""
         import pyarrow as pa
         from pyarrow import csv
 
-        size, quoted = parse_bytes(piece), b'"' in piece
-        if not piece.strip():
-            return
+        found = measure(piece)
+        options = self.parser.options(found.parse_bytes, found.quoted, threads=True)
         try:
-            table = csv.read_csv(
-                pa.BufferReader(piece), **self.parser.options(size, quoted, threads=True)
-            )
+            table = None if piece.isspace() else csv.read_csv(pa.BufferReader(piece), **options)
         except pa.ArrowInvalid as error:
             _explain(error, self.parser, piece, short_name(self.path), lines)
-        if table.num_rows == 0:
-            return
-        row = sum(self.n_rows)
+        if table is None or table.num_rows == 0:
+            return found.n_lines
         for j, column in enumerate(table.columns):
-            if column.null_count:
-                first = int(column.is_null().index(True).as_py())
-                msg = (
-                    f"The target {self.target[j]!r} has no value in "
-                    f"{data_row(self.path, row)(first)}. Leave such rows out."
-                )
-                raise DataError(msg)
-            self.kinds[j].add(str(column.type))
-            values = column.to_numpy()
-            check_target(values, data_row(self.path, row))
-            self.values[j].append(values)
-        self.rows.append(CsvRows(self.path, offset, len(piece), row, size, quoted))
-        self.n_rows.append(table.num_rows)
+            self._add_values(j, column)
+        self._add_rows(piece, offset, found, table.num_rows)
+        self.total += table.num_rows
+        return found.n_lines
+
+    def _add_values(self, j: int, column: Any) -> None:
+        place = data_row(self.path, self.total)
+        if column.null_count:
+            first = place(int(column.is_null().index(True).as_py()))
+            msg = f"The target {self.target[j]!r} has no value in {first}. Leave such rows out."
+            raise DataError(msg)
+        values = column.to_numpy()
+        check_target(values, place)
+        self.kinds[j].add(str(column.type))
+        self.values[j].append(values)
+
+    def _add_rows(self, piece: bytes, offset: int, found: Measure, n_rows: int) -> None:
+        """Lengthen the last block, or begin another."""
+        end = offset + len(piece)
+        last = self.rows[-1] if self.rows else None
+        if last is None or end - last.offset > self.block_bytes:
+            rows = CsvRows(
+                self.path, offset, len(piece), self.total, found.parse_bytes, found.quoted
+            )
+            self.rows.append(rows)
+            self.n_rows.append(n_rows)
+            return
+        self.rows[-1] = replace(
+            last,
+            n_bytes=end - last.offset,
+            parse_bytes=max(last.parse_bytes, found.parse_bytes),
+            quoted=last.quoted or found.quoted,
+        )
+        self.n_rows[-1] += n_rows
 
     def types(self) -> tuple[str, ...]:
         """Return the type that all rows of a target share."""
@@ -192,14 +215,18 @@ class _Columns:
 
     def file(self, types: tuple[str, ...]) -> _File:
         """Return all that was found."""
-        rows, n_rows = self.rows, self.n_rows
-        if is_compressed(self.path) and rows:
-            size = max(piece.parse_bytes for piece in rows)
-            quoted = any(piece.quoted for piece in rows)
-            rows = [CsvRows(self.path, rows[0].offset, None, 0, size, quoted)]
-            n_rows = [sum(n_rows)]
+        rows = [_in_large_chunks(*each) for each in zip(self.rows, self.n_rows, strict=True)]
+        if is_compressed(self.path):
+            rows = [replace(each, n_bytes=None) for each in rows]
         target = [np.concatenate(values) if values else np.empty(0) for values in self.values]
-        return _File(rows, n_rows, target, types)
+        return _File(rows, self.n_rows, target, types)
+
+
+def _in_large_chunks(rows: CsvRows, n_rows: int) -> CsvRows:
+    """Return the rows to be parsed many at a time: each chunk costs some time per column."""
+    n_bytes = rows.n_bytes or 0
+    wanted = min(128 * (n_bytes // n_rows), n_bytes, _LARGEST_CHUNK) + 1
+    return replace(rows, parse_bytes=max(rows.parse_bytes, wanted))
 
 
 def _common(kinds: set[str]) -> str:

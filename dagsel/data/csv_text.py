@@ -13,7 +13,7 @@ import io
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dagsel.data.values import listing
 from dagsel.exceptions import DataError
 
-__all__ = ["first_row_end", "last_row_end", "parse_bytes", "pieces", "read_header"]
+__all__ = ["Measure", "first_row_end", "last_row_end", "measure", "pieces", "read_header"]
 
 _QUOTE, _NEWLINE, _RETURN = b'"\n\r'
 _STEP = 1 << 20
@@ -183,20 +183,34 @@ def _read(stream: BinaryIO, n_bytes: int) -> tuple[bytes, bool]:
     return parts[0] if len(parts) == 1 else b"".join(parts), False
 
 
-def parse_bytes(piece: bytes) -> int:
-    """Return how much text the parser should take at a time: several rows, and never half of one.
+class Measure(NamedTuple):
+    """What the parser must know of a piece of text.
 
-    Wide rows need large chunks, since every chunk costs some time per column.
+    Attributes
+    ----------
+    n_lines : int
+        Line ends, those in quotes included.
+    quoted : bool
+        Whether there are quotes.
+    parse_bytes : int
+        How much the parser should take at a time: several rows, and never half of one.
     """
-    if b'"' in piece:
-        return len(piece) + 1
+
+    n_lines: int
+    quoted: bool
+    parse_bytes: int
+
+
+def measure(piece: bytes) -> Measure:
+    """Go through the line ends of a piece."""
     values = np.frombuffer(piece, np.uint8)
-    longest, lines, last = 0, 1, 0
+    longest, n_lines, last = 0, 0, 0
     for offset in range(0, len(values), _STEP):
         ends = np.flatnonzero(values[offset : offset + _STEP] == _NEWLINE) + offset
         if len(ends):
             longest = max(longest, int(ends[0]) - last, int(np.diff(ends).max(initial=0)))
-            last, lines = int(ends[-1]), lines + len(ends)
+            last, n_lines = int(ends[-1]), n_lines + len(ends)
+    if b'"' in piece:  # a row may go on over any number of lines
+        return Measure(n_lines, True, len(piece) + 1)
     longest = max(longest, len(values) - last)
-    wanted = max(_STEP, 2 * longest, 128 * (len(piece) // lines))
-    return min(wanted, len(piece)) + 1
+    return Measure(n_lines, False, min(max(_STEP, 2 * longest), len(piece)) + 1)

@@ -56,7 +56,7 @@ def dask_table(features: Any, target: Any) -> Table:
             "Give a Dask DataFrame, or a Dask array of two dimensions."
         )
         raise DataError(msg)
-    inside = is_dask_frame(features) and _is_label(target)
+    inside = is_dask_frame(features) and frames.is_label(target, features.columns)
     if inside:
         features, target = frames.split_target(features, target)
     names = frames.labels(features) if is_dask_frame(features) else None
@@ -64,7 +64,7 @@ def dask_table(features: Any, target: Any) -> Table:
     y_parts = _partitions(target) if is_dask(target) else None
     known = _known_lengths(features)
     # Partitions of one frame are equally long: then the target alone tells, and is quicker read.
-    counts = [] if known or inside else [dask.delayed(len)(part) for part in x_parts]
+    counts = [] if known or inside else [dask.delayed(_n_rows)(part) for part in x_parts]
     counted, computed = dask.compute(counts, y_parts or [])
     pieces = [target_values(piece) for piece in computed]
     values = target_values(target) if y_parts is None else _joined(pieces)
@@ -78,12 +78,6 @@ def dask_table(features: Any, target: Any) -> Table:
         msg = "The table has no feature columns."
         raise DataError(msg)
     return Table(blocks, len(values), n_columns, names, values)
-
-
-def _is_label(target: Any) -> bool:
-    if isinstance(target, list):
-        return bool(target) and all(isinstance(name, str) for name in target)
-    return isinstance(target, str | int | tuple) and not isinstance(target, bool)
 
 
 def _joined(pieces: list[NDArray[Any]]) -> NDArray[Any]:
@@ -112,6 +106,10 @@ def _known_lengths(features: Any) -> list[int]:
         raise DataError(msg)
     lengths = features.chunks[0]
     return [] if any(np.isnan(n) for n in lengths) else [int(n) for n in lengths]
+
+
+def _n_rows(part: Any) -> int:
+    return int(part.shape[0])
 
 
 def _pair(features: Any, target: Any) -> tuple[Any, Any]:

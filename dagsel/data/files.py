@@ -114,8 +114,8 @@ def expand(
         msg = "The list of paths is empty."
         raise DataError(msg)
     found = [file for path in several for file in _expand_one(path, storage_options, suffix)]
-    twice = [file for file in dict.fromkeys(found) if found.count(file) > 1]
-    if twice:
+    if len(set(found)) < len(found):
+        twice = [file for file in dict.fromkeys(found) if found.count(file) > 1]
         msg = f"Files are named more than once: {listing(twice)}. Their rows would count twice."
         raise DataError(msg)
     return tuple(found)

@@ -7,13 +7,13 @@ else has imported them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dagsel.data.values import as_float, listing, unknown_columns
+from dagsel.data.values import Place, as_float, listing, unknown_columns
 from dagsel.exceptions import DataError
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "float_rows",
     "is_a",
     "is_frame",
+    "is_label",
     "is_series",
     "labels",
     "row_range",
@@ -63,6 +64,17 @@ def row_range(values: Any, start: int, stop: int) -> Any:
     return values.iloc[start:stop] if hasattr(values, "iloc") else values[start:stop]
 
 
+def is_label(target: Any, columns: Iterable[Hashable]) -> bool:
+    """Tell whether `target` names columns of a frame rather than being the target itself."""
+    if isinstance(target, list):
+        known = set(columns)
+        return bool(target) and all(isinstance(name, str) and name in known for name in target)
+    # Labels can be integers or tuples; a tuple may as well hold the values of a target.
+    if isinstance(target, tuple):
+        return target in list(columns)
+    return isinstance(target, str | int)
+
+
 def split_target(frame: Any, target: Hashable | list[Hashable]) -> tuple[Any, Any]:
     """Return (the other columns, the target column or columns) of a frame, Dask's included."""
     wanted: list[Hashable] = target if isinstance(target, list) else [target]
@@ -83,10 +95,14 @@ def to_numpy(values: Any) -> NDArray[Any]:
         msg = f"The array has masked values, the first in row {row}. Fill or drop them."
         raise DataError(msg)
     try:
-        return np.asarray(values)
+        array = np.asarray(values)
     except (TypeError, ValueError) as error:
         msg = f"Cannot make an array of the {type(values).__name__} that was given: {error}"
         raise DataError(msg) from error
+    if array.ndim == 0:  # what NumPy makes of objects that it does not know, sparse ones among them
+        msg = f"Cannot make an array of the {type(values).__name__} that was given."
+        raise DataError(msg)
+    return array
 
 
 def series_values(values: Any) -> NDArray[Any]:
@@ -131,7 +147,7 @@ def _is_number(dtype: Any) -> bool:
 
 
 def float_rows(
-    frame: Any, start: int, stop: int, names: Sequence[Hashable] | None
+    frame: Any, start: int, stop: int, names: Sequence[Hashable] | None, place: Place
 ) -> NDArray[np.floating[Any]]:
     """Return rows of a frame that passed `check_numeric` as floating point numbers."""
     part = row_range(frame, start, stop)
@@ -141,9 +157,9 @@ def float_rows(
         part = part.to_pandas()
     kinds = set(part.dtypes)
     if len(kinds) == 1 and isinstance(next(iter(kinds)), np.dtype):
-        return as_float(part.to_numpy(), names)
+        return as_float(part.to_numpy(), names, place)
     if any(dtype == np.dtype(object) for dtype in kinds):
-        return as_float(part.to_numpy(dtype=object, na_value=np.nan), names)
+        return as_float(part.to_numpy(dtype=object, na_value=np.nan), names, place)
     return np.asarray(part.to_numpy(dtype=np.float64, na_value=np.nan))
 
 

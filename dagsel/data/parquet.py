@@ -118,12 +118,15 @@ class ParquetReader:
         columns = [*self.features, *self.target]
         batch_rows = max(1, min(max_rows, _BATCH_BYTES // (8 * len(columns))))
         # A row group can be as large as its file: read its column chunks through small buffers.
-        buffer_size = max(64 << 10, min(1 << 20, 2 * _BATCH_BYTES // len(columns)))
+        buffer_size = max(64 << 10, min(256 << 10, _BATCH_BYTES // len(columns)))
         with _parquet_file(payload.path, self.storage_options, buffer_size) as file:
             batches = (
                 batch.select(columns)
                 for batch in file.iter_batches(
-                    batch_rows, row_groups=list(payload.groups), columns=columns
+                    batch_rows,
+                    row_groups=list(payload.groups),
+                    columns=columns,
+                    use_threads=False,  # the blocks are what runs in parallel
                 )
             )
             place = _place(where, payload.first_row)

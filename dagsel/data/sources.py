@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from dagsel.data import csv_scan, frames, parquet
 from dagsel.data.arrays import memory_table, split_blocks
@@ -66,13 +66,8 @@ def scan(
     --------
     >>> dagsel.scan("measurements-*.csv", target="yield", drop=["id"])  # doctest: +SKIP
     """
-    if block_bytes < 1:
-        msg = f"block_bytes is {block_bytes}. Give a positive number of bytes."
-        raise DataError(msg)
+    _check_options(format, block_bytes)
     options = dict(storage_options or {})
-    if format not in (None, "csv", "tsv", "parquet"):
-        msg = f'format is {format!r}. Give "csv", "tsv" or "parquet".'
-        raise DataError(msg)
     files = expand(paths, options, None if format is None else f".{format}")
     form = format or file_format(files)
     layout = (
@@ -83,6 +78,15 @@ def scan(
     targets = (target,) if isinstance(target, str) else tuple(target)
     features = _features(layout, targets, drop, columns, repr(short_name(files[0])))
     return Scan(files, form, targets, features, layout, block_bytes, options)
+
+
+def _check_options(form: str | None, block_bytes: int) -> None:
+    if block_bytes < 1:
+        msg = f"block_bytes is {block_bytes}. Give a positive number of bytes."
+        raise DataError(msg)
+    if form not in (None, "csv", "tsv", "parquet"):
+        msg = f'format is {form!r}. Give "csv", "tsv" or "parquet".'
+        raise DataError(msg)
 
 
 def _features(
@@ -165,7 +169,7 @@ def open_table(X: Any, y: Any = None, *, run: Run = map) -> Table:
         return dask_table(X, y)
     if is_dask(y):
         y = y.compute()
-    if frames.is_frame(X) and _is_label(y, X):
+    if frames.is_frame(X) and frames.is_label(y, X.columns):
         X, y = frames.split_target(X, y)
     elif isinstance(y, str):
         msg = f"y is the label {y!r}, but X is a {type(X).__name__}, which has no column labels."
@@ -194,17 +198,6 @@ def _target_names(y: Any) -> str | list[str]:
         return list(y)
     msg = "X is a path, so y must be the name of the target column in the file."
     raise DataError(msg)
-
-
-def _is_label(y: Any, X: Any) -> bool:
-    """Tell whether `y` names columns of a frame rather than being the target itself."""
-    if isinstance(y, list):
-        known = set(X.columns)
-        return bool(y) and all(isinstance(name, str) and name in known for name in y)
-    # Labels can be integers or tuples; a tuple may as well hold the values of a target.
-    if isinstance(y, tuple):
-        return y in cast("Sequence[Hashable]", list(X.columns))
-    return isinstance(y, str | int)
 
 
 def _refuse(value: Any) -> None:

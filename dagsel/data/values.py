@@ -76,7 +76,9 @@ def check_lengths(n_features: int, n_target: int) -> None:
         raise DataError(msg)
 
 
-def as_float(values: NDArray[Any], names: Sequence[Hashable] | None) -> NDArray[np.floating[Any]]:
+def as_float(
+    values: NDArray[Any], names: Sequence[Hashable] | None, place: Place
+) -> NDArray[np.floating[Any]]:
     """Return a matrix in single or double precision, as a view where it already is."""
     dtype = values.dtype
     if dtype.kind == "f" and dtype.itemsize in (4, 8) and dtype.isnative:
@@ -84,9 +86,9 @@ def as_float(values: NDArray[Any], names: Sequence[Hashable] | None) -> NDArray[
     if dtype.kind in "biuf":
         return values.astype(np.float64)
     if dtype.kind == "O":
-        return _object_as_float(values, names)
+        return _object_as_float(values, names, place)
     if dtype.kind in "US":
-        return _object_as_float(values.astype(object), names)
+        return _object_as_float(values.astype(object), names, place)
     msg = (
         f"The features have dtype {dtype}, which is no real number. "
         "Convert them to numbers before the selection."
@@ -95,7 +97,7 @@ def as_float(values: NDArray[Any], names: Sequence[Hashable] | None) -> NDArray[
 
 
 def _object_as_float(
-    values: NDArray[Any], names: Sequence[Hashable] | None
+    values: NDArray[Any], names: Sequence[Hashable] | None, place: Place
 ) -> NDArray[np.floating[Any]]:
     try:
         return values.astype(np.float64)
@@ -107,10 +109,7 @@ def _object_as_float(
                 float(value)
             except (TypeError, ValueError):
                 what = "nothing" if value is None else f"{value!r}, which is no number,"
-                msg = (
-                    f"Column {column_label(names, j)} holds {what} in row {i} of this piece. "
-                    f"{_REMEDY}"
-                )
+                msg = f"Column {column_label(names, j)} holds {what} in {place(i)}. {_REMEDY}"
                 raise DataError(msg) from None
     msg = "The features cannot be converted to numbers."
     raise DataError(msg)
@@ -138,7 +137,7 @@ def check_features(
     others = [names[j] if names is not None else j for j in columns.tolist() if j != column]
     if others:
         msg += f"Also in the following rows: {listing(others)}. "
-    msg += "Drop such columns, or the rows, or impute before the selection."
+    msg += _REMEDY
     raise DataError(msg)
 
 

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dagsel.backend import Array, namespace, to_compute
-from dagsel.data.blocks import Block
+from dagsel.data.blocks import Block, Slab
 from dagsel.data.folds import Layer
 from dagsel.engines.base import Executor, Handle, Problem
 from dagsel.kernels.moments import Moments, add_moments, row_moments, sum_moments
 
 __all__ = ["pick_moments", "pilot_shift", "runs", "span_moments", "submit_moments"]
 
-_SLAB_BYTES = 64 * 2**20
+# What is read at once. Rows in memory are mostly views, and long slabs keep folds in one piece.
+_READ_BYTES = {"memory": 256 * 2**20, "delayed": 64 * 2**20, "file": 32 * 2**20}
+# What is shifted and multiplied at once: a second copy of as many rows exists meanwhile.
+_PRODUCT_BYTES = 64 * 2**20
 
 
 def runs(length: int, n_parts: int) -> list[range]:
@@ -49,7 +54,7 @@ def submit_moments(
                 span_moments,
                 [block.bare() for block in chosen],
                 payloads,
-                [layer.restrict(start, stop) for layer in layers],
+                [replace(layer, labels=layer.labels[start:stop]) for layer in layers],
                 shift,
                 label="dagsel_moments",
                 worker=home,
@@ -101,24 +106,56 @@ def span_moments(
 ) -> list[list[Moments | None]]:
     """Sum the moments of consecutive blocks, one slab in memory at a time.
 
+    Parameters
+    ----------
+    blocks, payloads : sequence
+        The blocks and what they were loaded to.
+    layers : sequence of Layer
+        Restricted to the rows of the blocks.
+    shift : array of shape (p + T,)
+        Subtracted from every row.
+
     Returns
     -------
     list (layers) of list (atoms) of Moments or None
         `None` where no row of the blocks belongs to the atom.
     """
-    xp = namespace(shift)
-    max_rows = max(256, _SLAB_BYTES // (8 * shift.shape[0]))
+    row_bytes = 8 * shift.shape[0]
     sums: list[list[Moments | None]] = [[None] * layer.n_atoms for layer in layers]
     for block, payload in zip(blocks, payloads, strict=True):
-        for slab in block.slabs(payload, max_rows):
-            stop = slab.start + slab.features.shape[0]
+        for slab in block.slabs(payload, max(256, _READ_BYTES[block.where] // row_bytes)):
+            start = slab.start - blocks[0].start
+            stop = start + slab.features.shape[0]
             for layer, totals in zip(layers, sums, strict=True):
-                for atom, rows in layer.slices(slab.start, stop):
-                    features = to_compute(slab.features[rows])
-                    targets = to_compute(slab.targets[rows])
-                    found = row_moments(xp, features, targets, shift)
-                    totals[atom] = add_moments(totals[atom], found)
+                for atom, rows in layer.slices(start, stop):
+                    _add_rows(totals, atom, slab, rows, shift)
     return sums
+
+
+def _add_rows(
+    totals: list[Moments | None],
+    atom: int,
+    slab: Slab,
+    rows: slice | NDArray[np.intp],
+    shift: Array,
+) -> None:
+    """Add some rows of a slab to an atom's moments, a bounded number at a time."""
+    xp = namespace(shift)
+    if isinstance(rows, slice):
+        start, stop, _ = rows.indices(slab.features.shape[0])
+        length = stop - start
+    else:
+        start, length = 0, len(rows)
+    n_pieces = -(-length * 8 * shift.shape[0] // _PRODUCT_BYTES)
+    for piece in runs(length, max(1, n_pieces)):
+        chosen = (
+            slice(start + piece.start, start + piece.stop)
+            if isinstance(rows, slice)
+            else rows[piece.start : piece.stop]
+        )
+        features = to_compute(slab.features[chosen])
+        found = row_moments(xp, features, to_compute(slab.targets[chosen]), shift)
+        totals[atom] = add_moments(totals[atom], found)
 
 
 def pick_moments(part: list[list[Moments | None]], layer: int, atom: int) -> Moments | None:

@@ -73,6 +73,8 @@ class Problem:
         The columns that move as one; mostly one column each.
     fit_params : mapping
         Passed to the estimator's `fit`, sliced by rows where they have one entry a row.
+    clone_estimator : bool
+        Whether refits fit clones of the estimator, or the estimator itself.
     """
 
     table: Table
@@ -81,6 +83,7 @@ class Problem:
     scoring: Scoring
     features: tuple[tuple[int, ...], ...]
     fit_params: Mapping[str, Any] = field(default_factory=dict)
+    clone_estimator: bool = True
 
     def columns_of(self, subset: Sequence[int]) -> tuple[int, ...]:
         """Columns of a subset of features, ascending."""

@@ -33,6 +33,11 @@ __all__ = [
 # hands the run over to refits.
 MAX_RELATIVE_ERROR = 1e-9
 EPSILON = float(np.finfo(np.float64).eps)
+# With W the inverse of the scaled training products, the relative error of scores on the way down
+# from the full set is about ε (1 + c |W|²): the inverse has an error of ε |G| |W|, normwise, which
+# stays when the removal of a near-duplicate takes W itself back to order one. Measured c with the
+# ∞-norm: up to 1.7e-4 for near-duplicate columns, 7e-5 on breast_cancer.
+_GROWTH = 5e-4
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ class FoldStart(NamedTuple):
     full: bool  # whether all columns are active in the tableau, or none
     tableau: Tableau
     spread: float  # sum of squares of the test targets about the training mean
-    condition: float  # κ∞ of the scaled training products, times the cancellation in them
+    growth: float  # relative error of scores in units of ε, from conditioning and cancellation
 
 
 def start_fold(
@@ -123,21 +128,23 @@ def start_fold(
         tests[:p, p:],
         xp.linalg.diagonal(tests)[p:],
     )
-    norm = absolute_row_sums(xp, arguments[0], xp.ones_like(scale))
     full = full_tableau(xp, *arguments)
     if full is None:
         raise NotCertifiedError(_explain_deficient(facts.fold))
     inverse = full.swept[0]
-    condition = float(xp.max(norm) * xp.max(absolute_row_sums(xp, inverse, xp.ones_like(scale))))
-    condition *= max(1.0, float(xp.max(cancelled)))
-    if not condition * EPSILON <= MAX_RELATIVE_ERROR:
-        raise NotCertifiedError(_explain_condition(facts.fold, condition))
+    norm = float(xp.max(absolute_row_sums(xp, inverse, xp.ones_like(scale))))
+    growth = (1 + _GROWTH * norm**2) * max(1.0, float(xp.max(cancelled)))
+    # Not `>`: a norm that is not a number certifies nothing.
+    if not growth * EPSILON <= MAX_RELATIVE_ERROR:
+        column = int(xp.argmax(-full.pivots[0, :]))
+        inflation = -float(full.pivots[0, column])
+        raise NotCertifiedError(_explain_condition(facts.fold, column, inflation))
     if model.cutoff is not None:
         _check_cutoff(xp, model.cutoff, facts.fold, arguments[0], inverse, scale)
     starts_full = 2 * len(columns) > p
     tableau = full if starts_full else empty_tableau(xp, *arguments)
     spread = float(xp.sum(arguments[4]))
-    return FoldStart(facts, columns, starts_full, tableau, spread, condition)
+    return FoldStart(facts, columns, starts_full, tableau, spread, growth)
 
 
 def _difference(whole: Moments, part: Moments | None) -> Moments:
@@ -200,8 +207,9 @@ def _explain_deficient(fold: int) -> str:
     )
 
 
-def _explain_condition(fold: int, condition: float) -> str:
+def _explain_condition(fold: int, column: int, inflation: float) -> str:
     return (
-        f"the training matrix of fold {fold} is too ill-conditioned (about {condition:.0e} after "
-        "scaling) for scores from moments to be right to 1e-9"
+        f"in the training rows of fold {fold} column {column} is almost a linear combination of "
+        f"the others (variance inflation {inflation:.0e}) or varies much less there than in the "
+        "other rows, so that scores from moments may not be right to 1e-9"
     )

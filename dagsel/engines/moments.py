@@ -19,6 +19,7 @@ from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.metrics import get_scorer
 
 from dagsel.backend import namespace, to_device_of, to_host
+from dagsel.data.folds import Layer
 from dagsel.engines.accumulate import runs, submit_moments
 from dagsel.engines.base import Executor, Handle, Problem, ScoreTable
 from dagsel.engines.fold_start import (
@@ -63,7 +64,7 @@ class MomentsState:
         The columns in the model.
     spent : ndarray of bool of shape (n_columns,)
         Columns that have been toggled and cannot be again; they leave the tableau in time.
-    n_test, spread, condition : ndarray of shape (K,)
+    n_test, spread, growth : ndarray of shape (K,)
         See `FoldFacts` and `FoldStart`.
     variation : ndarray of shape (K, T)
         See `FoldFacts`.
@@ -76,7 +77,7 @@ class MomentsState:
     n_test: NDArray[np.float64]
     variation: NDArray[np.float64]
     spread: NDArray[np.float64]
-    condition: NDArray[np.float64]
+    growth: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -137,9 +138,8 @@ class MomentsEngine:
         sums = submit_moments(problem, executor, fit_intercept=self.model.fit_intercept)
         for layer, atoms in zip(problem.folds.layers, sums, strict=True):
             whole = executor.submit(sum_moments, list(atoms), label="dagsel_sum")
-            recipes = [_recipe(layer.n_atoms, *fold) for fold in layer.folds]
-            for position, recipe in enumerate(recipes):
-                fold = len(starts)
+            recipes = [_recipe(layer, fold) for fold in layer.folds]
+            for position, (fold, recipe) in enumerate(zip(layer.folds, recipes, strict=True)):
                 starts.append(
                     executor.submit(
                         start_fold,
@@ -173,7 +173,7 @@ class MomentsEngine:
             n_test=np.array([start.facts.n_test for start in resident], dtype=np.float64),
             variation=np.stack([start.facts.variation for start in resident]),
             spread=np.array([start.spread for start in resident]),
-            condition=np.array([start.condition for start in resident]),
+            growth=np.array([start.growth for start in resident]),
         )
         there = np.zeros_like(active)
         there[list(first.columns)] = True
@@ -223,8 +223,9 @@ class MomentsEngine:
         best = np.argmin(total, axis=1)[:, None, None]
         least = np.take_along_axis(errors, best, axis=1)
         smallest = np.sum(least, axis=(1, 2))
-        doubt = EPSILON
-        doubt = doubt * (state.condition * np.sqrt(state.spread * smallest) + state.spread)
+        # The model's error e enters as 2 e'δe with δe from conditioning; and where the model fits
+        # closely the sum of squares is a small difference of large sums. Factors as measured.
+        doubt = EPSILON * (4 * state.growth * np.sqrt(state.spread * smallest) + 10 * state.spread)
         # A fold of few rows may fit by luck: it is measured by the others' errors as well.
         per_row = np.maximum(smallest / state.n_test, np.mean(smallest / state.n_test))
         worst = int(np.argmax(doubt / state.n_test / np.maximum(per_row, np.finfo(float).tiny)))
@@ -267,17 +268,18 @@ class _Recipe(NamedTuple):
         return {*self.parts, *self.test}
 
 
-def _recipe(n_atoms: int, train: tuple[int, ...], test: tuple[int, ...]) -> _Recipe:
-    others = tuple(sorted(set(range(n_atoms)).difference(train)))
+def _recipe(layer: Layer, fold: int) -> _Recipe:
+    train = layer.train_atoms(fold)
+    others = tuple(sorted(set(range(layer.n_atoms)).difference(train)))
     by_difference = len(others) < len(train)
-    return _Recipe(by_difference, others if by_difference else train, test)
+    return _Recipe(by_difference, others if by_difference else train, layer.test_atoms(fold))
 
 
 def _fold_facts(problem: Problem) -> list[FoldFacts]:
     target = np.asarray(problem.table.target, dtype=np.float64)
     target = target.reshape(len(target), -1)
     facts = []
-    for fold, (_, test) in enumerate(problem.folds.splits):
+    for fold, (_, test) in enumerate(problem.folds):
         rows = target[test]
         # The same operations as scikit-learn's r2_score, so that a constant target is exactly 0.
         variation = np.sum((rows - np.average(rows, axis=0)) ** 2, axis=0)
@@ -320,7 +322,7 @@ def _declines_data(problem: Problem) -> str | None:
         return "a fold has a row more than once"
     estimator = problem.estimator
     if isinstance(estimator, LinearRegression):
-        fewest = min(len(train) for train, _ in problem.folds.splits)
+        fewest = int(np.min(problem.folds.train_sizes))
         if fewest - estimator.fit_intercept < problem.table.n_columns:
             return f"a fold has {fewest} training rows for {problem.table.n_columns} columns"
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from sklearn.base import clone
 from sklearn.utils import _safe_indexing
 
 from dagsel.data.blocks import Block
-from dagsel.data.folds import Folds
+from dagsel.data.folds import Fold, Folds
 from dagsel.engines.base import Executor, Handle, Problem, ScoreTable
 from dagsel.search import Request
 
@@ -35,12 +35,14 @@ class RefitData:
     folds : Folds
         Training and test rows.
     estimator : estimator object
-        Cloned for every fit.
+        Cloned for every fit, unless `clone_estimator` is false.
     scorer : callable
         `scorer(estimator, X, y) -> float`.
     columns : tuple of tuple of int
         Columns of each feature.
     fit_params : mapping
+        See `Problem`.
+    clone_estimator : bool
         See `Problem`.
     """
 
@@ -51,6 +53,14 @@ class RefitData:
     scorer: Callable[..., float]
     columns: tuple[tuple[int, ...], ...]
     fit_params: Mapping[str, Any]
+    clone_estimator: bool
+
+
+class RefitState(NamedTuple):
+    """The data, and its folds as row indices, which take a while to unpack."""
+
+    data: RefitData
+    splits: list[Fold]
 
 
 @dataclass(frozen=True)
@@ -72,23 +82,23 @@ class RefitEngine:
             executor.submit(assemble, problem_facts(problem), bare, payloads, label="dagsel_data")
         ]
 
-    def open(self, resident: RefitData) -> RefitData:
-        """Return the data: refits need no other state."""
-        return resident
+    def open(self, resident: RefitData) -> RefitState:
+        """Unpack the folds; refits need no other state."""
+        return RefitState(resident, resident.folds.splits)
 
-    def moved(self, state: RefitData, subset: tuple[int, ...]) -> RefitData:
-        """Return the same data: they serve any subset."""
+    def moved(self, state: RefitState, subset: tuple[int, ...]) -> RefitState:
+        """Return the same state: it serves any subset."""
         del subset
         return state
 
-    def score(self, state: RefitData, request: Request) -> ScoreTable:
+    def score(self, state: RefitState, request: Request) -> ScoreTable:
         """Fit and score every variant on every fold; see `Engine.score`.
 
         A fit or a score that raises counts as NaN; the first error's text is kept.
         """
         failures: list[str] = []
         rows = [_score_subset(state, subset, failures) for subset in request.variants()]
-        scores = np.array(rows, dtype=np.float64).reshape(request.n_rows, state.folds.n_folds)
+        scores = np.array(rows, dtype=np.float64).reshape(request.n_rows, len(state.splits))
         return ScoreTable(scores, _tie_width(scores), tuple(failures[:1]))
 
 
@@ -100,6 +110,7 @@ def problem_facts(problem: Problem) -> dict[str, Any]:
         "scorer": problem.scoring.scorer,
         "columns": problem.features,
         "fit_params": dict(problem.fit_params),
+        "clone_estimator": problem.clone_estimator,
     }
 
 
@@ -127,11 +138,12 @@ def concatenated(parts: Sequence[Any]) -> Any:
     return np.concatenate(parts)
 
 
-def _score_subset(data: RefitData, subset: tuple[int, ...], failures: list[str]) -> list[float]:
+def _score_subset(state: RefitState, subset: tuple[int, ...], failures: list[str]) -> list[float]:
+    data = state.data
     columns = sorted(column for feature in subset for column in data.columns[feature])
     features = _safe_indexing(data.features, columns, axis=1)
     scores = []
-    for train, test in data.folds.splits:
+    for train, test in state.splits:
         try:
             scores.append(_fit_and_score(data, features, train, test))
         except Exception:
@@ -145,7 +157,7 @@ def _score_subset(data: RefitData, subset: tuple[int, ...], failures: list[str])
 def _fit_and_score(
     data: RefitData, features: Any, train: NDArray[np.intp], test: NDArray[np.intp]
 ) -> float:
-    estimator = clone(data.estimator)
+    estimator = clone(data.estimator) if data.clone_estimator else data.estimator
     params = {key: _of_rows(value, train, data) for key, value in data.fit_params.items()}
     fit_features, fit_target = _safe_indexing(features, train), data.target
     if fit_target is None:

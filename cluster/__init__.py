@@ -1,0 +1,3 @@
+"""Running on real clusters."""
+
+from __future__ import annotations

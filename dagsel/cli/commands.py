@@ -1,0 +1,275 @@
+"""`dagsel select` and `dagsel plan`.
+
+Exit codes: 0 done; 1 the run failed; 2 the command or its input cannot be used; 130 and 143 ended
+by Ctrl-C and SIGTERM.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from dagsel.cli.errors import (
+    FAILED,
+    CommandError,
+    Interrupted,
+    Signals,
+    input_stage,
+    quietly_broken_pipe,
+    run_stage,
+)
+from dagsel.cli.objects import make_estimator, make_splitter, scorer_name
+from dagsel.cli.options import Options, shared_options
+from dagsel.cli.output import Output, versions
+from dagsel.cli.progress import Reporter, reporting
+from dagsel.cli.where import connected
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from dagsel.job import Job
+    from dagsel.plan import Plan
+    from dagsel.results import Selection
+    from dagsel.selector import SequentialFeatureSelector
+
+__all__ = ["main"]
+
+logger = logging.getLogger("dagsel")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="dagsel", message="%(prog)s %(version)s")
+def command() -> None:
+    """Select features by elimination, with the scores of cross-validated refits."""
+
+
+@command.command()
+@shared_options
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for selection.json, path.csv, selected.txt and log.txt. Without it the names of "
+    "the selected columns are printed.",
+)
+@click.option(
+    "--path-format",
+    type=click.Choice(["csv", "parquet"]),
+    default="csv",
+    show_default=True,
+    help="Of the table of rounds in the output folder.",
+)
+@click.option("--force", is_flag=True, help="Replace results in the output folder.")
+@click.pass_obj
+def select(
+    signals: Signals, options: Options, folder: Path | None, path_format: str, force: bool
+) -> None:
+    """Select features of the table in DATA: CSV or Parquet files, patterns or URLs.
+
+    Exit codes: 0 done; 1 the run failed; 2 the command or its input cannot be used; 130 and 143
+    ended by Ctrl-C and SIGTERM. What was decided before is in the output folder in any case.
+    """
+    output = Output(folder, path_format, force)
+    with (
+        output.log(),
+        reporting(signals, sys.stderr, quiet=options.quiet) as reporter,
+        connected(options, reporter) as client,
+    ):
+        job = _open(options, client, reporter)
+        _run(job, options, output, reporter, signals)
+
+
+@command.command()
+@shared_options
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@click.pass_obj
+def plan(signals: Signals, options: Options, as_json: bool) -> None:
+    """Say what `dagsel select` with the same options would do and cost, without doing it.
+
+    CSV files are read once, to count their rows.
+    """
+    with (
+        reporting(signals, sys.stderr, quiet=options.quiet) as reporter,
+        connected(options, reporter) as client,
+    ):
+        made = _open(options, client, reporter).plan
+    click.echo(json.dumps(_figures(made), indent=2) if as_json else str(made))
+
+
+def _open(options: Options, client: Client | None, reporter: Reporter) -> Job:
+    """Turn options into a job."""
+    # Here and not above: importing scikit-learn takes seconds, which --help should not.
+    from dagsel.data.sources import scan
+
+    with input_stage(debug=options.debug):
+        selector = _selector(options, client)
+        reporter.phase(f"opening {_files(options.data)}")
+        data = scan(
+            options.data,
+            target=options.target[0] if len(options.target) == 1 else options.target,
+            drop=[*options.drop, *([] if options.groups is None else [options.groups])],
+            columns=options.columns or None,
+        )
+        return selector._open(data, None, _groups(options, client), {})
+
+
+def _selector(options: Options, client: Client | None) -> SequentialFeatureSelector:
+    from dagsel.selector import SequentialFeatureSelector
+
+    return SequentialFeatureSelector(
+        make_estimator(options.estimator, dict(options.param)),
+        n_features_to_select=_size(options),
+        tol=options.tol,
+        direction=options.direction,
+        scoring=scorer_name(options.scoring),
+        cv=make_splitter(options.cv, dict(options.cv_param)),
+        n_jobs=options.n_jobs,
+        floating=options.floating,
+        fixed_features=options.fixed,
+        engine=options.engine,
+        client=client,
+    )
+
+
+def _size(options: Options) -> Any:
+    """Return the size to search to, in the selector's terms."""
+    if options.k != "best":
+        return options.k
+    # All sizes are visited, and then one is chosen.
+    return 1.0 if options.direction == "forward" else max(1, len(set(options.fixed)))
+
+
+def _groups(options: Options, client: Client | None) -> Any:
+    """Read the column of groups, as if it were the target."""
+    if options.groups is None:
+        return None
+    from dagsel.data.sources import open_table, scan
+    from dagsel.job import _runner, choose_executor
+
+    # A feature there must be; the target is a column of numbers.
+    column = scan(options.data, target=options.groups, columns=[options.target[0]])
+    return open_table(column, run=_runner(choose_executor(client, None))).target
+
+
+def _files(data: Sequence[str]) -> str:
+    return data[0] if len(data) == 1 else f"{data[0]} and {len(data) - 1} more"
+
+
+def _run(job: Job, options: Options, output: Output, reporter: Reporter, signals: Signals) -> None:
+    """Run the job and hand over its result, or as much of it as there is."""
+    reporter.say(_summary(job.plan))
+    for line in str(job.plan).splitlines():
+        logger.info("plan: %s", line)
+    selection = job.selection
+    selection.versions = selection.versions or versions()
+    try:
+        with run_stage(debug=options.debug):
+            job.run(reporter)
+    except (CommandError, Interrupted) as error:
+        with signals.held():
+            raise _with_what_is_kept(error, selection, output) from error
+    with signals.held():
+        _hand_over(selection, options, output, reporter)
+
+
+def _summary(made: Plan) -> str:
+    where = "in this process" if made.in_process else f"on {made.n_workers} workers"
+    return (
+        f"{made.n_rows} rows, {made.n_columns} columns, {made.n_folds} folds: {made.n_rounds} "
+        f"rounds, {made.n_candidates} candidates; engine {made.engine!r} {where} ({made.reason})"
+    )
+
+
+def _hand_over(selection: Selection, options: Options, output: Output, reporter: Reporter) -> None:
+    chosen = selection.best() if options.k == "best" else selection.rounds[-1]
+    names = [_name(selection, column) for column in chosen.subset]
+    reporter.say(
+        f"selected {len(names)} of {selection.n_features_in} columns, score {chosen.mean:.6g}"
+    )
+    reporter.close()
+    if output.folder is None:
+        click.echo("\n".join(names))
+        return
+    try:
+        output.save(selection, names)
+    except OSError as error:
+        # The work of hours must not be lost for want of a disk.
+        click.echo("\n".join(names))
+        msg = (
+            f"cannot write to {output.folder}: {error.strerror or error}. The selected columns "
+            "were printed instead."
+        )
+        raise CommandError(msg, FAILED) from error
+    reporter.say(f"results are in {output.folder}")
+
+
+def _name(selection: Selection, column: int) -> str:
+    return str(column if selection.names is None else selection.names[column])
+
+
+def _with_what_is_kept(
+    error: CommandError | Interrupted, selection: Selection, output: Output
+) -> CommandError:
+    """Save what was decided, and say so in the error that ends the command."""
+    n_rounds = len(selection.rounds)
+    decided = f"{n_rounds} round{'s' if n_rounds > 1 else ''} decided before"
+    if n_rounds == 0:
+        kept = "No round had been decided."
+    elif output.folder is None:
+        kept = f"The {decided} would have been kept with -o."
+    else:
+        try:
+            output.save(selection, None)
+            kept = f"The {decided} can be found in {output.folder}, marked as incomplete."
+        except OSError as failure:
+            kept = f"The {decided} cannot be written: {failure}."
+    if isinstance(error, Interrupted):
+        return CommandError(kept, error.exit_code, prefix=f"Interrupted by {error.name}. ")
+    return CommandError(f"{error.message} {kept}" if n_rounds else error.message, error.code)
+
+
+def _figures(made: Plan) -> dict[str, Any]:
+    """Return a plan's figures as numbers."""
+    figures = {
+        key: value for key, value in vars(made).items() if key not in ("engines", "operations")
+    }
+    return {
+        "engine": made.engine,
+        "falls_back_to": [engine.name for engine in made.engines[1:]],
+        **figures,
+        "operations": None if math.isnan(made.operations) else made.operations,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command and exit with its code."""
+    with Signals() as signals:
+        sys.exit(_exit_code(arguments, signals))
+
+
+def _exit_code(arguments: Sequence[str] | None, signals: Signals) -> int:
+    try:
+        with quietly_broken_pipe():
+            code = command.main(arguments, prog_name="dagsel", standalone_mode=False, obj=signals)
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.code if isinstance(error, CommandError) else error.exit_code
+    except (KeyboardInterrupt, click.Abort) as error:
+        # click turns a KeyboardInterrupt into an Abort.
+        cause = error if isinstance(error, Interrupted) else error.__cause__
+        ended = cause if isinstance(cause, Interrupted) else Interrupted(signal.SIGINT)
+        click.echo(f"Interrupted by {ended.name}. No round had been decided.", err=True)
+        return ended.exit_code
+    # With standalone_mode=False click returns the code of --help and --version.
+    return code if isinstance(code, int) else 0

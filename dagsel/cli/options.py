@@ -1,0 +1,236 @@
+"""What `dagsel select` and `dagsel plan` are told on the command line."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from typing import Any
+
+import click
+
+from dagsel.cli.objects import literal
+from dagsel.plan import ENGINES, EngineName
+from dagsel.search import Direction
+
+__all__ = ["Options", "shared_options"]
+
+Pairs = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options that both commands share; their help texts say what they mean."""
+
+    data: tuple[str, ...]
+    target: tuple[str, ...]
+    drop: tuple[str, ...]
+    columns: tuple[str, ...]
+    groups: str | None
+    k: int | float | str
+    tol: float | None
+    direction: Direction
+    floating: bool
+    fixed: tuple[str, ...]
+    estimator: str
+    param: Pairs
+    scoring: str | None
+    cv: str
+    cv_param: Pairs
+    engine: EngineName
+    n_jobs: int | None
+    scheduler: str | None
+    scheduler_file: str | None
+    workers: int | None
+    memory_limit: str | None
+    timeout: float
+    quiet: bool
+    debug: bool
+
+    def __post_init__(self) -> None:
+        self._check_where()
+        if self.tol is not None and self.k != "auto":
+            msg = (
+                f"--tol {self.tol} says when to stop, and so does --k {self.k}. Give --tol alone, "
+                "or leave it out."
+            )
+            raise click.UsageError(msg)
+        if self.groups is not None and self.cv.isdigit():
+            msg = (
+                f"--groups needs a splitter that heeds groups, but --cv is {self.cv}. Use --cv "
+                f"sklearn.model_selection.GroupKFold --cv-param n_splits={self.cv}."
+            )
+            raise click.UsageError(msg)
+
+    def _check_where(self) -> None:
+        given = {
+            "--scheduler": self.scheduler,
+            "--scheduler-file": self.scheduler_file,
+            "--workers": self.workers,
+            "--n-jobs": self.n_jobs,
+        }
+        chosen = [name for name, value in given.items() if value is not None]
+        if len(chosen) > 1:
+            msg = f"{' and '.join(chosen)} say different things about where to run. Give one."
+            raise click.UsageError(msg)
+        if self.memory_limit is not None and self.workers is None:
+            msg = "--memory-limit is for the workers that --workers starts. Give both or neither."
+            raise click.UsageError(msg)
+
+
+class _Size(click.ParamType[int | float | str]):
+    """A number of features, a fraction of them, "auto" or "best"."""
+
+    name = "size"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | float | str:
+        if value in ("auto", "best"):
+            return str(value)
+        with suppress(ValueError):
+            return int(value)
+        try:
+            return float(value)
+        except ValueError:
+            msg = f"{value!r} is not a number of features, a fraction, 'auto' or 'best'."
+            self.fail(msg, param, ctx)
+
+
+class _Pair(click.ParamType[tuple[str, Any]]):
+    """NAME=VALUE; the value is a Python literal or else a string."""
+
+    name = "name=value"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, Any]:
+        name, equals, text = str(value).partition("=")
+        if not equals or not name.isidentifier():
+            self.fail(f"{value!r} is not of the form NAME=VALUE.", param, ctx)
+        return name, literal(text)
+
+
+class _Bytes(click.ParamType[str]):
+    """An amount of memory, such as 4GiB."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from dask.utils import parse_bytes
+
+        try:
+            enough = parse_bytes(value) > 0
+        except (ValueError, KeyError):
+            enough = False
+        if not enough:
+            self.fail(f"{value!r} is no amount of memory. Examples: 500MB, 4GiB.", param, ctx)
+        return str(value)
+
+
+def _many(name: str, metavar: str, text: str, **more: Any) -> Any:
+    text += " May be repeated."
+    return click.option(name, multiple=True, metavar=metavar, help=text, **more)
+
+
+_DECORATORS = (
+    click.argument("data", nargs=-1, required=True),
+    _many("--target", "NAME", "Column to be predicted.", required=True),
+    _many("--drop", "NAME", "Column that is neither a feature nor the target."),
+    _many("--columns", "NAME", "Column that is a feature; by default all that are left."),
+    click.option(
+        "--groups",
+        metavar="NAME",
+        help="Column of groups for the splitter of --cv, such as GroupKFold. Not a feature.",
+    ),
+    click.option(
+        "--k",
+        type=_Size(),
+        default="auto",
+        show_default=True,
+        help="Features to keep: a number; a fraction, such as 0.5; 'auto', which is half, or with "
+        "--tol as many as the scores justify; 'best', the best-scoring subset of a full search.",
+    ),
+    click.option(
+        "--tol",
+        type=float,
+        help="Stop at the first move that does not raise the score by this much.",
+    ),
+    click.option(
+        "--direction",
+        type=click.Choice(["backward", "forward"]),
+        default="backward",
+        show_default=True,
+        help="Remove features from all, or add them to none.",
+    ),
+    click.option(
+        "--floating", is_flag=True, help="Try opposite moves, and make those that improve."
+    ),
+    _many("--fixed", "NAME", "Column that is always in the model."),
+    click.option(
+        "--estimator",
+        default="sklearn.linear_model.LinearRegression",
+        show_default=True,
+        metavar="CLASS",
+        help="Dotted name of a scikit-learn compatible estimator.",
+    ),
+    _many("--param", "NAME=VALUE", "Parameter of the estimator.", type=_Pair()),
+    click.option(
+        "--scoring",
+        metavar="NAME",
+        help="Scorer, such as neg_mean_squared_error; by default the estimator's own score.",
+    ),
+    click.option(
+        "--cv",
+        default="5",
+        show_default=True,
+        metavar="N|CLASS",
+        help="Number of folds, or dotted name of a splitter.",
+    ),
+    _many("--cv-param", "NAME=VALUE", "Parameter of the splitter.", type=_Pair()),
+    click.option(
+        "--engine",
+        type=click.Choice(list(ENGINES)),
+        default="auto",
+        show_default=True,
+        help="How candidates are scored; 'auto' takes the fastest that gives the refits' scores.",
+    ),
+    click.option("--n-jobs", type=int, help="Processes for refits, without a cluster."),
+    click.option("--scheduler", metavar="ADDRESS", help="Run on this Dask cluster."),
+    click.option(
+        "--scheduler-file",
+        type=click.Path(exists=True, dir_okay=False),
+        help="The same, with the file that `dask scheduler --scheduler-file` wrote.",
+    ),
+    click.option(
+        "--workers",
+        type=click.IntRange(min=1),
+        help="Start this many worker processes here, for this run only.",
+    ),
+    click.option("--memory-limit", type=_Bytes(), metavar="BYTES", help="Of each, such as 4GiB."),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        default=20.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long to wait for a scheduler, and then for its first worker.",
+    ),
+    click.option("--quiet", is_flag=True, help="Print errors only (and results)."),
+    click.option("--debug", is_flag=True, help="Print the traceback of an error."),
+)
+
+
+def shared_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the shared options, as one `Options` before its own arguments."""
+    names = [field.name for field in fields(Options)]
+
+    @functools.wraps(command)
+    def packed(**values: Any) -> None:
+        options = Options(**{name: values.pop(name) for name in names})
+        command(options, **values)
+
+    for decorator in reversed(_DECORATORS):
+        packed = decorator(packed)
+    return packed

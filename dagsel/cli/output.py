@@ -1,0 +1,183 @@
+"""The folder that results go to."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from dagsel.cli.errors import USAGE, CommandError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dagsel.results import Selection
+
+__all__ = ["Output", "versions"]
+
+logger = logging.getLogger("dagsel")
+
+_PACKAGES = ("dagsel", "numpy", "scipy", "scikit-learn", "pandas", "dask", "distributed")
+# The last one is written last: where it is, the others are complete.
+_RESULTS = ("path.csv", "path.parquet", "selected.txt", "selection.json")
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where results go.
+
+    Attributes
+    ----------
+    folder : Path or None
+        `None`: to standard output.
+    path_format : {"csv", "parquet"}
+        Of the table of rounds.
+    force : bool
+        Whether results that are there already may be replaced.
+    """
+
+    folder: Path | None
+    path_format: str = "csv"
+    force: bool = False
+
+    @contextmanager
+    def log(self) -> Iterator[None]:
+        """Create the folder and write the log of the run into it.
+
+        Raises
+        ------
+        CommandError
+            If the folder holds results, or cannot be written to.
+        """
+        if self.folder is None:
+            handler: logging.Handler = logging.NullHandler()
+        else:
+            handler = self._open_log(self.folder)
+        level = logger.level
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG)
+        began = monotonic()
+        try:
+            _log_start()
+            yield
+            logger.info("end after %.1f s", monotonic() - began)
+        except BaseException as error:
+            text = str(error) or repr(error)
+            if isinstance(error, CommandError):
+                text = f"{error.prefix}{error.message}"
+            logger.error("end after %.1f s. %s", monotonic() - began, text)
+            raise
+        finally:
+            logger.setLevel(level)
+            logger.removeHandler(handler)
+            handler.close()
+
+    def _open_log(self, folder: Path) -> logging.Handler:
+        there = [name for name in _RESULTS if (folder / name).exists()]
+        if there and not self.force:
+            msg = (
+                f"{folder} holds the results of an earlier run ({', '.join(there)}). Name another "
+                "folder, or replace them with --force."
+            )
+            raise CommandError(msg, USAGE)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            return _LogFile(folder / "log.txt")
+        except OSError as error:
+            msg = f"cannot write to the folder {folder}: {error.strerror or error}."
+            raise CommandError(msg, USAGE) from error
+
+    def save(self, selection: Selection, selected: Sequence[object] | None) -> None:
+        """Write what was decided; every file appears as a whole or not at all.
+
+        Parameters
+        ----------
+        selection : Selection
+            Complete or not.
+        selected : sequence or None
+            Names of the selected columns; `None` for an incomplete selection.
+        """
+        if self.folder is None:
+            return
+        names = [f"path.{self.path_format}"]
+        pending = [_pending(self.folder, names[0], _table_bytes(selection, self.path_format))]
+        if selected is not None:
+            text = "".join(f"{name}\n" for name in selected)
+            names.append("selected.txt")
+            pending.append(_pending(self.folder, names[-1], text.encode()))
+        names.append("selection.json")
+        pending.append(_pending(self.folder, names[-1], (selection.to_json() or "").encode()))
+        # Only now, with everything on the disk, is anything replaced.
+        for name in set(_RESULTS).difference(names):
+            (self.folder / name).unlink(missing_ok=True)
+        for temporary, name in zip(pending, names, strict=True):
+            os.replace(temporary, self.folder / name)
+        logger.info("written: %s", ", ".join(names))
+
+
+def _pending(folder: Path, name: str, content: bytes) -> Path:
+    """Write a file under a temporary name and make sure that it is on the disk."""
+    temporary = folder / f".{name}.{os.getpid()}.tmp"
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    return temporary
+
+
+def _table_bytes(selection: Selection, path_format: str) -> bytes:
+    table: pd.DataFrame = selection.to_frame()
+    if path_format == "parquet":
+        from io import BytesIO
+
+        buffer = BytesIO()
+        table.to_parquet(buffer, index=False)
+        return buffer.getvalue()
+    return table.to_csv(index=False).encode()
+
+
+class _LogFile(logging.FileHandler):
+    """A log that complains once, and not at every line, when the disk is full."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, encoding="utf-8")
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+        self._broken = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Say so once; the run goes on."""
+        del record
+        if not self._broken:
+            self._broken = True
+            print(
+                f"[dagsel] cannot write {self.baseFilename}: {sys.exc_info()[1]}", file=sys.stderr
+            )
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that take part."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+def _log_start() -> None:
+    logger.info("start: %s", shlex.join(["dagsel", *sys.argv[1:]]))
+    found = ", ".join(f"{package} {version}" for package, version in versions().items())
+    logger.info("on %s with %s", platform.platform(), found)

@@ -1,0 +1,352 @@
+"""Same features, same order, same fold scores as mlxtend and scikit-learn refits."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from mlxtend.feature_selection import SequentialFeatureSelector as Mlxtend
+from problems import PROBLEMS, SPLITTERS, groups_of
+from sklearn.base import clone
+from sklearn.datasets import load_linnerud
+from sklearn.feature_selection import SequentialFeatureSelector as ScikitLearn
+from sklearn.linear_model import LinearRegression, Ridge
+from sklearn.model_selection import KFold, LeaveOneOut, cross_val_score
+
+from dagsel import DagselWarning, SequentialFeatureSelector
+from dagsel.kernels.metrics import METRICS
+from dagsel.mlxtend import SequentialFeatureSelector as LikeMlxtend
+
+RTOL = 1e-9
+# Constant pixels tie exactly, and mlxtend's order among them is decided by rounding.
+REGULAR = [problem for problem in PROBLEMS if problem.name != "digits"]
+DIGITS = next(problem for problem in PROBLEMS if problem.name == "digits")
+DIRECTIONS = {
+    "backward": {"forward": False, "floating": False},
+    "forward": {"forward": True, "floating": False},
+    "floating_backward": {"forward": False, "floating": True},
+    "floating_forward": {"forward": True, "floating": True},
+}
+
+
+def fitted(selector, X, y, groups=None):
+    """Fit, and return what a fall back to refits announced; any other warning is an error."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        selector.fit(X, y, groups=groups)
+    others = [w for w in caught if not issubclass(w.category, DagselWarning)]
+    assert not others, others[0]
+    return [str(w.message) for w in caught]
+
+
+def check_same(ours, theirs):
+    assert ours.k_feature_idx_ == theirs.k_feature_idx_
+    assert list(ours.subsets_) == list(theirs.subsets_)
+    for size, entry in theirs.subsets_.items():
+        assert ours.subsets_[size]["feature_idx"] == entry["feature_idx"]
+        np.testing.assert_allclose(ours.subsets_[size]["cv_scores"], entry["cv_scores"], rtol=RTOL)
+        assert ours.subsets_[size]["avg_score"] == pytest.approx(entry["avg_score"], rel=RTOL)
+
+
+def check_path_against_refits(selector, X, y, folds):
+    """Every round's fold scores against scikit-learn's own cross-validation of its subset."""
+    for done in selector.selection_.rounds:
+        expected = cross_val_score(
+            selector.estimator,
+            X[:, list(done.subset)],
+            y,
+            scoring=selector.scoring,
+            cv=folds,
+        )
+        np.testing.assert_allclose(done.fold_scores, expected, rtol=RTOL)
+
+
+def sizes(problem):
+    """How far to go back and forth: mlxtend takes its time on wide tables."""
+    n_columns = problem.load()[0].shape[1]
+    return (n_columns - 2 if n_columns > 15 else 1), min(n_columns, 5)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("problem", REGULAR, ids=str)
+def test_like_mlxtend_in_every_direction(problem, direction):
+    backward_to, forward_to = sizes(problem)
+    options = DIRECTIONS[direction]
+    parameters = {
+        "estimator": LinearRegression(),
+        "k_features": forward_to if options["forward"] else backward_to,
+        "scoring": "neg_mean_squared_error",
+        "cv": 3,
+        **options,
+    }
+    ours = LikeMlxtend(**parameters)
+    told = fitted(ours, *problem.load())
+    check_same(ours, Mlxtend(**parameters).fit(*problem.load()))
+    assert ours.selection_.engines == (("moments",) if problem.fast else ("refit",))
+    assert bool(told) == (not problem.fast)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("splitter", SPLITTERS)
+@pytest.mark.parametrize("problem", [each for each in REGULAR if each.fast], ids=str)
+def test_like_mlxtend_with_every_splitter(problem, splitter, direction):
+    backward_to, forward_to = sizes(problem)
+    options = DIRECTIONS[direction]
+    X, y = problem.load()
+    groups = groups_of(len(y)) if splitter == "group" else None
+    cv = SPLITTERS[splitter]()
+    folds = list(cv.split(X, y, groups))
+    parameters = {
+        "estimator": LinearRegression(),
+        "k_features": min(3, forward_to) if options["forward"] else max(backward_to, 6),
+        "scoring": "r2" if splitter == "shuffled" else "neg_root_mean_squared_error",
+        **options,
+    }
+    parameters["k_features"] = min(parameters["k_features"], X.shape[1])
+    ours = LikeMlxtend(cv=cv, **parameters)
+    fitted(ours, X, y, groups)
+    check_same(ours, Mlxtend(cv=folds, **parameters).fit(X, y))
+
+
+@pytest.mark.parametrize("direction", ["backward", "forward"])
+@pytest.mark.parametrize("problem", REGULAR, ids=str)
+def test_like_scikit_learn(problem, direction):
+    backward_to, forward_to = sizes(problem)
+    X, y = problem.load()
+    parameters = {
+        "n_features_to_select": max(1, backward_to) if direction == "backward" else forward_to - 1,
+        "direction": direction,
+        "scoring": "neg_mean_squared_error",
+        "cv": KFold(3, shuffle=True, random_state=3),
+    }
+    theirs = ScikitLearn(LinearRegression(), **parameters).fit(X, y)
+    ours = SequentialFeatureSelector(LinearRegression(), **parameters)
+    fitted(ours, X, y)
+    np.testing.assert_array_equal(ours.get_support(), theirs.get_support())
+    check_path_against_refits(ours, X, y, list(parameters["cv"].split(X)))
+
+
+ESTIMATORS = {
+    "ols": LinearRegression(),
+    "ols_without_intercept": LinearRegression(fit_intercept=False),
+    "ridge": Ridge(alpha=3.0),
+    "ridge_without_intercept": Ridge(alpha=0.5, fit_intercept=False),
+    "ridge_svd": Ridge(alpha=1e-3, solver="svd"),
+}
+
+
+@pytest.mark.parametrize("scoring", METRICS)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_every_linear_model_and_metric(estimator, scoring):
+    X, y = REGULAR[0].load()
+    X = X + 0.02  # so that an intercept matters
+    for direction in ("backward", "forward"):
+        selector = SequentialFeatureSelector(
+            clone(ESTIMATORS[estimator]),
+            n_features_to_select=3,
+            direction=direction,
+            scoring=scoring,
+            engine="moments",
+        ).fit(X, y)
+        check_path_against_refits(selector, X, y, list(KFold(5).split(X)))
+        refits = clone(selector).set_params(engine="refit").fit(X, y)
+        assert features(selector) == features(refits)
+
+
+def features(selector):
+    return [done.feature for done in selector.selection_.rounds]
+
+
+def test_several_targets():
+    X, Y = load_linnerud(return_X_y=True)
+    for scoring in METRICS:
+        selector = SequentialFeatureSelector(
+            LinearRegression(),
+            n_features_to_select=1,
+            direction="backward",
+            scoring=scoring,
+            cv=3,
+            engine="moments",
+        ).fit(X, Y)
+        check_path_against_refits(selector, X, Y, 3)
+
+
+def test_scored_on_the_training_rows_as_mlxtend_does_without_cv():
+    X, y = REGULAR[0].load()
+    for cv in (0, None, False):
+        parameters = {"k_features": 4, "forward": False, "scoring": "r2", "cv": cv}
+        ours = LikeMlxtend(LinearRegression(), **parameters)
+        fitted(ours, X, y)
+        check_same(ours, Mlxtend(LinearRegression(), **parameters).fit(X, y))
+
+
+def test_leave_one_out():
+    X, y = REGULAR[0].load()
+    X, y = X[:80], y[:80]
+    selector = SequentialFeatureSelector(
+        LinearRegression(),
+        n_features_to_select=4,
+        direction="backward",
+        scoring="neg_mean_squared_error",
+        cv=LeaveOneOut(),
+        engine="moments",
+    ).fit(X, y)
+    for done in selector.selection_.rounds:
+        expected = cross_val_score(
+            LinearRegression(), X[:, list(done.subset)], y, scoring=selector.scoring, cv=80
+        )
+        # A single row's error can be nearly nothing, so relative errors say little.
+        np.testing.assert_allclose(done.fold_scores, expected, rtol=RTOL, atol=RTOL * y.var())
+        assert done.mean == pytest.approx(expected.mean(), rel=RTOL)
+
+
+def test_an_unseeded_splitter_is_drawn_once():
+    X, y = REGULAR[0].load()
+    selector = LikeMlxtend(
+        LinearRegression(), k_features=3, forward=False, cv=KFold(3, shuffle=True)
+    ).fit(X, y)
+    again = [done.fold_scores for done in selector.selection_.rounds]
+    refits = selector.selection_.rounds
+    assert len(again) == len(refits) == 8
+    # Removing a column cannot change the folds: the training score of the full set is the first.
+    generator = (pair for pair in KFold(3).split(X))
+    from_generator = LikeMlxtend(LinearRegression(), 3, forward=False, cv=generator).fit(X, y)
+    from_list = LikeMlxtend(LinearRegression(), 3, forward=False, cv=list(KFold(3).split(X)))
+    check_same(from_generator, from_list.fit(X, y))
+
+
+# --------------------------------------------------------------------------------------------------
+# Where scores from moments cannot be had
+
+
+def assert_right_by_refits(X, y, reason, **parameters):
+    """Whatever is wrong with the data, the path is that of refits and the reason is told."""
+    selector = SequentialFeatureSelector(
+        LinearRegression(), scoring="neg_mean_squared_error", cv=3, **parameters
+    )
+    told = fitted(selector, X, y)
+    assert "refit" in selector.selection_.engines
+    if told:
+        assert reason in told[0]
+    assert reason in " ".join([*told, selector.selection_.plan])
+    refits = clone(selector).set_params(engine="refit").fit(X, y)
+    assert features(selector) == features(refits)
+    for ours, theirs in zip(selector.selection_.rounds, refits.selection_.rounds, strict=True):
+        np.testing.assert_allclose(ours.fold_scores, theirs.fold_scores, rtol=RTOL)
+    return selector
+
+
+@pytest.fixture
+def clean():
+    rng = np.random.default_rng(11)
+    X = rng.normal(size=(90, 6))
+    return X, X[:, 0] - X[:, 3] + 0.5 * rng.normal(size=90)
+
+
+@pytest.mark.parametrize("direction", ["backward", "forward"])
+class TestRefitsTakeOver:
+    def test_constant_column(self, clean, direction):
+        X, y = clean
+        X[:, 2] = 4.0
+        assert_right_by_refits(X, y, "constant", direction=direction)
+
+    def test_column_constant_in_one_training_set(self, clean, direction):
+        X, y = clean
+        X[30:, 2] = 4.1  # it varies in the first fold's test rows alone
+        assert_right_by_refits(X, y, "fold 0", direction=direction)
+
+    def test_column_that_is_almost_constant_in_one_training_set(self, clean, direction):
+        X, y = clean
+        X[30:, 2] = 4.1 + 1e-9 * X[30:, 2]
+        X[:30, 2] *= 1e4
+        assert_right_by_refits(X, y, "fold 0", direction=direction)
+
+    def test_duplicate_column(self, clean, direction):
+        X, y = clean
+        X[:, 4] = X[:, 1]
+        assert_right_by_refits(X, y, "rank-deficient", direction=direction)
+
+    def test_full_one_hot_set(self, clean, direction):
+        X, y = clean
+        X[:, :3] = np.eye(3)[np.arange(90) % 3]
+        assert_right_by_refits(X, y, "rank-deficient", direction=direction)
+
+    @pytest.mark.parametrize("size", [1e-2, 1e-4, 1e-5, 1e-6, 1e-8])
+    def test_near_duplicate_column(self, clean, direction, size):
+        X, y = clean
+        X[:, 5] = X[:, :5].sum(axis=1) + size * X[:, 5]
+        selector = SequentialFeatureSelector(
+            LinearRegression(), scoring="neg_mean_squared_error", cv=3, direction=direction
+        )
+        fitted(selector, X, y)
+        refits = clone(selector).set_params(engine="refit").fit(X, y)
+        assert features(selector) == features(refits)
+        for one, other in zip(selector.selection_.rounds, refits.selection_.rounds, strict=True):
+            np.testing.assert_allclose(one.fold_scores, other.fold_scores, rtol=RTOL)
+
+    def test_units_a_million_apart(self, clean, direction):
+        X, y = clean
+        X *= 10.0 ** np.array([-4, 4, 0, -3, 3, 0])
+        assert_right_by_refits(X, y, "singular value", direction=direction)
+
+    def test_more_columns_than_rows(self, direction):
+        rng = np.random.default_rng(3)
+        X, y = rng.normal(size=(12, 9)), rng.normal(size=12)
+        assert_right_by_refits(X, y, "8 training rows for 9 columns", direction=direction)
+
+    def test_target_without_noise(self, clean, direction):
+        X, _ = clean
+        y = X[:, 0] - 2 * X[:, 3]
+        selector = SequentialFeatureSelector(
+            LinearRegression(),
+            n_features_to_select=2,
+            scoring="neg_mean_squared_error",
+            direction=direction,
+        )
+        fitted(selector, X, y)
+        np.testing.assert_array_equal(selector.get_support(indices=True), [0, 3])
+        assert selector.selection_.engines[-1] == "refit" or direction == "forward"
+        for done in selector.selection_.rounds:
+            assert max(done.fold_scores) <= 0
+            if {0, 3} <= set(done.subset):
+                assert abs(done.mean) < 1e-25
+
+
+def test_a_run_that_starts_fast_can_end_with_refits(clean):
+    """Forward: nothing is known to fit too well until it does."""
+    X, _ = clean
+    y = X[:, 0] - 2 * X[:, 3] + 0.5 * X[:, 1]
+    selector = SequentialFeatureSelector(
+        LinearRegression(), n_features_to_select=5, scoring="neg_mean_squared_error"
+    )
+    told = fitted(selector, X, y)
+    assert selector.selection_.engines == ("moments", "refit")
+    assert "almost exactly" in told[0]
+    assert told[0] in selector.selection_.notes
+    assert features(selector)[:3] == [3, 0, 1]
+
+
+def test_right_where_columns_are_constant():
+    X, y = DIGITS.load()
+    assert (X.std(axis=0) == 0).any()
+    selector = assert_right_by_refits(X, y, "constant", direction="backward")
+    check_path_against_refits(selector, X, y, 3)
+
+
+def test_ties_are_broken_by_each_front_doors_rule(clean):
+    X, y = clean
+    X[:, 4] = X[:, 1]
+    X[:, 5] = X[:, 1]
+    orders = {}
+    for name, selector in {
+        "mlxtend": LikeMlxtend(LinearRegression(), k_features=2, forward=False, cv=3),
+        "scikit-learn": SequentialFeatureSelector(
+            LinearRegression(), n_features_to_select=2, direction="backward", cv=3
+        ),
+    }.items():
+        fitted(selector, X, y)
+        orders[name] = [feature for feature in features(selector) if feature in (1, 4, 5)]
+        assert any(done.tied for done in selector.selection_.rounds)
+    # Of three equal columns one front door removes the last first, the other the first.
+    assert orders == {"mlxtend": [5, 4, 1], "scikit-learn": [1, 4, 5]}
