@@ -74,7 +74,7 @@ def local_cluster(
         "threads_per_worker": 1,
         "processes": True,
         "memory_limit": memory_limit,
-        "dashboard_address": None,
+        "dashboard_address": ":0",
         **options,
     }
     with ExitStack() as stack:
@@ -255,8 +255,13 @@ def _connect(cluster: CommandLineCluster, n_workers: int, stack: ExitStack) -> C
 
 
 def _environment() -> Mapping[str, str]:
-    """Let the processes import what this one can, so that functions of tests can be sent there."""
-    known = [path for path in sys.path if path]
+    """Let the processes import the modules of tests, so that their functions can be sent there.
+
+    Not all of `sys.path`: it may hold folders whose files hide modules of the standard library.
+    """
+    root = Path(__file__).resolve().parents[1]
+    before = os.environ.get("PYTHONPATH")
+    known = [str(root), str(root / "tests"), *([before] if before else [])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(known)}
 
 

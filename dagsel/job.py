@@ -156,9 +156,10 @@ def open_job(
     engine, client, n_jobs
         See `dagsel.SequentialFeatureSelector`.
     clone_estimator : bool
-        Whether refits fit clones, or the estimator itself.
+        Whether refits fit clones, or the estimator itself, which they then do in this process.
     """
-    executor = choose_executor(client, n_jobs)
+    # One object cannot be fitted by several tasks at once.
+    executor = choose_executor(client, n_jobs) if clone_estimator else LocalExecutor(1)
     table = open_table(X, y, run=_runner(executor))
     if not executor.in_process:
         table = split_blocks(table, executor.n_workers)
@@ -230,6 +231,9 @@ def resolve_scoring(estimator: Any, scoring: Any) -> Scoring:
     if scoring is None and type(estimator) in (LinearRegression, Ridge):
         # Their own score is this; by its name the fast engine knows it.
         return Scoring("r2", get_scorer("r2"))
+    if isinstance(scoring, (list, tuple, set, dict)):
+        msg = f"scoring must be a single metric, by which features are chosen; got {scoring!r}"
+        raise ValueError(msg)
     scorer = check_scoring(estimator, scoring=scoring)
     if isinstance(scoring, str):
         return Scoring(scoring, scorer)
@@ -250,8 +254,8 @@ def feature_columns(
     if feature_groups is None:
         return tuple((column,) for column in range(table.n_columns))
     groups = tuple(resolve_columns(group, table, what="feature_groups") for group in feature_groups)
-    if any(len(group) == 0 for group in groups):
-        msg = "feature_groups has an empty group"
+    if not groups or not all(groups):
+        msg = f"feature_groups {'has an empty group' if groups else 'is empty'}: leave it out"
         raise ValueError(msg)
     counts = np.bincount(np.concatenate(groups), minlength=table.n_columns)
     if np.any(counts != 1):
@@ -262,14 +266,21 @@ def feature_columns(
     return groups
 
 
-def resolve_columns(chosen: Iterable[Hashable], table: Table, *, what: str) -> tuple[int, ...]:
-    """Return the positions of columns given by name or position.
+def resolve_columns(
+    chosen: Iterable[Hashable] | None, table: Table, *, what: str
+) -> tuple[int, ...]:
+    """Return the positions of columns given by name or position; none for `None`.
 
     Raises
     ------
     ValueError
         For a column that the table does not have.
     """
+    if chosen is None:
+        return ()
+    if isinstance(chosen, str) or not isinstance(chosen, Iterable):
+        msg = f"{what}: give a list of columns, by name or position, instead of {chosen!r}"
+        raise ValueError(msg)
     names = table.names or ()
     columns = []
     for item in chosen:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
+from sklearn.base import MetaEstimatorMixin, clone
 from sklearn.exceptions import NotFittedError
 
 from dagsel.data.blocks import Table
@@ -28,6 +28,7 @@ from dagsel.monitor import LogMonitor
 from dagsel.plan import EngineName, Plan
 from dagsel.results import Round, Selection
 from dagsel.search import Search
+from dagsel.selector import HoldsClient
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["SequentialFeatureSelector"]
 
 
-class SequentialFeatureSelector(MetaEstimatorMixin, BaseEstimator):
+class SequentialFeatureSelector(MetaEstimatorMixin, HoldsClient):
     """Sequential feature selection, as mlxtend's class of this name.
 
     Parameters
@@ -136,6 +137,10 @@ class SequentialFeatureSelector(MetaEstimatorMixin, BaseEstimator):
         self.engine = engine
         self.client = client
 
+    # Before any fit, as in mlxtend.
+    fitted = False
+    interrupted_ = False
+
     # ------------------------------------------------------------------ parameters
 
     @property
@@ -158,6 +163,22 @@ class SequentialFeatureSelector(MetaEstimatorMixin, BaseEstimator):
                     inner = estimator.get_params(deep=True)
                     params.update({f"{name}__{key}": value for key, value in inner.items()})
         return params
+
+    def set_params(self, **params: Any) -> Any:
+        """Set parameters, by any of the names in `get_params`.
+
+        Returns
+        -------
+        self
+        """
+        # An estimator comes before its parameters, whatever the order in which they are given.
+        if "estimator" in params:
+            self.estimator = params.pop("estimator")
+        for name, _ in self.named_estimators:
+            if name in params:
+                self.estimator = params.pop(name)
+        super().set_params(**params)
+        return self
 
     def _scoring_name(self) -> Any:
         if self.scoring is not None:
@@ -198,7 +219,10 @@ class SequentialFeatureSelector(MetaEstimatorMixin, BaseEstimator):
             # Whatever ends a run, Ctrl-C included: what was decided is kept and usable.
             self.interrupted_ = True
             if job.selection.rounds:
-                self.finalize_fit()
+                with warnings.catch_warnings():
+                    # The exception says more than "k_features was not reached".
+                    warnings.simplefilter("ignore", DagselWarning)
+                    self.finalize_fit()
             raise
         self.finalize_fit()
         return self
@@ -237,15 +261,9 @@ class SequentialFeatureSelector(MetaEstimatorMixin, BaseEstimator):
         )
 
     def _make_search(self, table: Table, features: tuple[tuple[int, ...], ...]) -> Search:
-        columns = resolve_columns(self.fixed_features or (), table, what="fixed_features")
+        columns = resolve_columns(self.fixed_features, table, what="fixed_features")
         fixed = features_of_columns(columns, features, what="fixed_features")
         low, high = self._size_range(len(features), len(fixed))
-        self.fixed_features_ = columns
-        self.fixed_features_group_set = set(fixed)
-        self.feature_groups_ = [list(group) for group in features]
-        self.k_lb, self.k_ub = max(1, len(fixed)), len(features)
-        self.min_k, self.max_k = low, high
-        self.is_parsimonious = self.k_features == "parsimonious"
         return Search(
             len(features),
             target_size=high if self.forward else low,
@@ -292,6 +310,12 @@ class SequentialFeatureSelector(MetaEstimatorMixin, BaseEstimator):
             if table.names is None
             else {name: column for column, name in enumerate(table.names)}
         )
+        self.fixed_features_ = resolve_columns(self.fixed_features, table, what="fixed_features")
+        self.fixed_features_group_set = set(job.search.fixed)
+        self.feature_groups_ = [list(columns) for columns in job.problem.features]
+        self.k_lb, self.k_ub = max(1, len(job.search.fixed)), job.search.n_features
+        self.min_k, self.max_k = self._size_range(self.k_ub, len(job.search.fixed))
+        self.is_parsimonious = self.k_features == "parsimonious"
         self.est_ = clone(self.estimator) if self.clone_estimator else self.estimator
 
     def finalize_fit(self) -> None:
@@ -341,8 +365,11 @@ class SequentialFeatureSelector(MetaEstimatorMixin, BaseEstimator):
 
     # ------------------------------------------------------------------ use
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return self.fitted
+
     def _check_fitted(self) -> None:
-        if not getattr(self, "fitted", False):
+        if not self.fitted:
             msg = f"this {type(self).__name__} is not fitted yet: call fit first"
             raise NotFittedError(msg)
 
@@ -368,12 +395,12 @@ class SequentialFeatureSelector(MetaEstimatorMixin, BaseEstimator):
             if missing:
                 msg = f"X lacks the selected columns {missing[:5]}"
                 raise ValueError(msg)
-            return X[labels].to_numpy()  # type: ignore[no-any-return]
+            return np.asarray(X[labels].to_numpy())
         array = X if hasattr(X, "shape") and columns is None else np.asarray(X)
         if array.shape[1] != self.n_features:
             msg = f"X has {array.shape[1]} columns, but {self.n_features} were seen in fit"
             raise ValueError(msg)
-        return array[:, list(self.k_feature_idx_)]  # type: ignore[no-any-return]
+        return array[:, list(self.k_feature_idx_)]
 
     def fit_transform(self, X: Any, y: Any = None, groups: Any = None, **fit_params: Any) -> Any:
         """Fit, then transform the same X."""
@@ -401,19 +428,6 @@ class SequentialFeatureSelector(MetaEstimatorMixin, BaseEstimator):
                 entry["cv_scores"], confidence_interval
             )
         return table
-
-    def __sklearn_clone__(self) -> SequentialFeatureSelector:
-        # scikit-learn would deep-copy the client, which is a connection and not a parameter.
-        params = self.get_params(deep=False)
-        client = params.pop("client")
-        copies = {name: clone(value, safe=False) for name, value in params.items()}
-        return type(self)(**copies, client=client)
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = dict(super().__getstate__())
-        if "client" in state:
-            state["client"] = None
-        return state
 
 
 def _spread(scores: NDArray[np.float64], confidence: float) -> tuple[float, float, float]:

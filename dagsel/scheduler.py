@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -29,6 +30,8 @@ _TASK_SECONDS = 1.0
 # In process there is no round trip, only the wish to report.
 _REPORT_SECONDS = 0.25
 _MOST_ROUNDS = 4096
+# After so many losses of data in a row a session gives up.
+_MOST_LOSSES = 3
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,24 @@ class Session:
         """Play some rounds."""
         resident = self.shards(search.subset)
         return self._play_there(search, resident) if self.travels else self._play_here(search)
+
+    def play_through_losses(self, search: Search, monitor: Monitor) -> Played:
+        """Play some rounds; if workers take data with them, send those again and go on.
+
+        Dask itself runs lost tasks again. Rows that came from this process's memory it cannot
+        make again: the tasks that need them are cancelled.
+        """
+        for losses in range(1, _MOST_LOSSES + 1):
+            try:
+                return self.play(search)
+            except Exception as error:
+                if not self.executor.lost(error):
+                    raise
+                if losses == _MOST_LOSSES:
+                    raise DagselError(_explain_losses(losses, error)) from error
+                monitor.note(f"workers were lost ({error}); their data are sent again")
+                self._shards = None
+        raise AssertionError  # the loop returns or raises
 
     def _play_there(self, search: Search, resident: list[Handle | None]) -> Played:
         n_requests = self._n_requests()
@@ -120,7 +141,7 @@ class Session:
     def _score(self, request: Request) -> ScoreTable:
         resident = self.shards(request.subset)
         if self.engine.axis == "folds":
-            calls = [
+            calls: list[tuple[Any, ...]] = [
                 (self.engine, shard, request, StateKey(self.run, number))
                 for number, shard in enumerate(resident)
             ]
@@ -221,7 +242,7 @@ def _play(
     if session.seconds_per_round is None:
         monitor.phase(f"preparing the {session.engine.name} engine")
     try:
-        played = session.play(search)
+        played = session.play_through_losses(search, monitor)
     except NotCertifiedError as error:
         return search, str(error)
     for position, (move, seconds) in enumerate(played.moves):
@@ -236,6 +257,14 @@ def _play(
 
 def _with_failures(error: ScoringError, failures: Sequence[str]) -> ScoringError:
     return ScoringError(f"{error} The first error was: {failures[0]}") if failures else error
+
+
+def _explain_losses(losses: int, error: Exception) -> str:
+    return (
+        f"workers were lost {losses} times in a row while they worked on the same rounds "
+        f"({error}). A task may need more memory than a worker has, or the estimator may end its "
+        "process: see the workers' logs. What was decided before is in the selection."
+    )
 
 
 def _no_engine_left(name: str, refusal: str) -> str:

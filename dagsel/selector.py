@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
+from sklearn.base import BaseEstimator, MetaEstimatorMixin
 from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
@@ -23,10 +24,26 @@ from dagsel.search import Search
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["SequentialFeatureSelector"]
+__all__ = ["HoldsClient", "SequentialFeatureSelector"]
 
 
-class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, BaseEstimator):
+class HoldsClient(BaseEstimator):
+    """Base of estimators with a parameter `client`, which is a connection.
+
+    Clones share it. Pickles and copies leave it behind: what is loaded elsewhere has none.
+    """
+
+    def __sklearn_clone__(self) -> Any:
+        bare = copy(self)
+        twin = super(HoldsClient, bare).__sklearn_clone__()
+        twin.client = self.client
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "client": None}
+
+
+class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
     """Sequential feature selection with the scores of cross-validated refits, without the refits.
 
     Backward elimination removes, round after round, the feature that the model can best do
@@ -98,11 +115,14 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, BaseEstimator
     array([1, 2, 3, 4, 5, 7, 8])
     """
 
+    # For `set_fit_request`, which cannot see it among **fit_params.
+    __metadata_request__fit = {"sample_weight": None}  # noqa: RUF012
+
     def __init__(
         self,
         estimator: Any,
         *,
-        n_features_to_select: Literal["auto"] | float = "auto",
+        n_features_to_select: Any = "auto",
         tol: float | None = None,
         direction: Literal["forward", "backward"] = "forward",
         scoring: Any = None,
@@ -174,6 +194,7 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, BaseEstimator
 
     def _open(self, X: Any, y: Any, groups: Any, fit_params: dict[str, Any]) -> Job:
         self._check_parameters()
+        _check_array(X, y)
         return open_job(
             X,
             y,
@@ -205,7 +226,7 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, BaseEstimator
 
     def _make_search(self, table: Table, features: tuple[tuple[int, ...], ...]) -> Search:
         n_features = len(features)
-        columns = resolve_columns(self.fixed_features or (), table, what="fixed_features")
+        columns = resolve_columns(self.fixed_features, table, what="fixed_features")
         fixed = features_of_columns(columns, features, what="fixed_features")
         return Search(
             n_features,
@@ -224,20 +245,17 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, BaseEstimator
         if n_features < 2:
             msg = f"n_features = {n_features}: at least 2 features are needed to select from"
             raise DataError(msg)
-        if isinstance(wanted, str):
-            if wanted != "auto":
-                msg = f"n_features_to_select must be 'auto' or a number; got {wanted!r}"
-                raise ValueError(msg)
+        if isinstance(wanted, str) and wanted == "auto":
             return self._automatic_size(n_features, n_fixed)
-        if isinstance(wanted, Real) and not isinstance(wanted, (Integral, bool)):
-            if not 0 < wanted <= 1:
-                msg = f"n_features_to_select={wanted!r}: a fraction must be in (0, 1]"
-                raise ValueError(msg)
-            wanted = int(n_features * float(wanted))
-        if isinstance(wanted, bool) or not isinstance(wanted, Integral):
+        if isinstance(wanted, bool) or not isinstance(wanted, Real):
             msg = f"n_features_to_select must be 'auto' or a number; got {wanted!r}"
             raise ValueError(msg)
-        if not max(1, n_fixed) <= wanted <= n_features:
+        if not isinstance(wanted, Integral):
+            if not 0 < float(wanted) <= 1:
+                msg = f"n_features_to_select={wanted!r}: a fraction must be in (0, 1]"
+                raise ValueError(msg)
+            wanted = n_features * float(wanted)
+        if not max(1, n_fixed) <= int(wanted) <= n_features:
             msg = (
                 f"n_features_to_select={self.n_features_to_select!r} is {int(wanted)} of "
                 f"{n_features} features, {n_fixed} of them fixed: it must be at least "
@@ -256,8 +274,9 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, BaseEstimator
         self.selection_ = job.selection
         self.plan_ = job.plan
         self.n_features_in_ = table.n_columns
-        if hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        # Nothing is left over from an earlier fit, should this one fail.
+        for name in ("support_", "n_features_to_select_", "feature_names_in_"):
+            self.__dict__.pop(name, None)
         if table.names is not None and all(isinstance(name, str) for name in table.names):
             self.feature_names_in_ = np.asarray(table.names, dtype=object)
 
@@ -279,15 +298,19 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, BaseEstimator
         tags.target_tags.required = True
         return tags
 
-    def __sklearn_clone__(self) -> SequentialFeatureSelector:
-        # scikit-learn would deep-copy the client, which is a connection and not a parameter.
-        params = self.get_params(deep=False)
-        client = params.pop("client")
-        copies = {name: clone(value, safe=False) for name, value in params.items()}
-        return type(self)(**copies, client=client)
 
-    def __getstate__(self) -> dict[str, Any]:
-        state = dict(super().__getstate__())
-        if "client" in state:
-            state["client"] = None
-        return state
+def _check_array(X: Any, y: Any) -> None:
+    """Refuse arrays in scikit-learn's words, by which its users' code recognises the reason."""
+    if not isinstance(X, np.ndarray):
+        return
+    if X.dtype.kind == "c":
+        msg = f"Complex data not supported: X has dtype {X.dtype}. Give real numbers."
+    elif X.ndim == 2 and X.shape[1] == 0:
+        msg = f"Found array with 0 feature(s) (shape={X.shape}) while a minimum of 2 is required."
+    elif X.ndim == 2 and X.shape[0] == 1:
+        msg = f"Found array with 1 sample (shape={X.shape}), which cannot be split into folds."
+    elif y is None:
+        msg = "The selection requires y to be passed, but the target y is None."
+    else:
+        return
+    raise DataError(msg)

@@ -43,7 +43,7 @@ def main() -> None:
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as folder,
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1) as cluster,
         Client(cluster) as client,
     ):
         write_dataset(Path(folder), options.rows, options.columns)

@@ -70,6 +70,7 @@ def _own_cluster(options: Options, reporter: Reporter, opened: ExitStack) -> Cli
             memory_limit=options.memory_limit or "auto",
             dashboard_address=None,
             silence_logs=logging.ERROR,
+            preload=["dagsel.cli.worker"],
         )
     except (OSError, RuntimeError, TimeoutError) as error:
         msg = f"the {n_workers} worker processes could not be started: {error}"
@@ -94,9 +95,10 @@ def _given_cluster(options: Options, reporter: Reporter, opened: ExitStack) -> C
         client = Client(**given, timeout=options.timeout)
     except (OSError, ValueError, TypeError) as error:
         cause = error.__cause__ or error
+        # Without the names of Dask's objects.
+        why = " ".join(str(cause).split()).rpartition(">: ")[2]
         msg = (
-            f"no Dask scheduler answers at {where} within {options.timeout:g} s "
-            f"({' '.join(str(cause).split())}). Check the address, and that `dask scheduler` "
+            f"no Dask scheduler answers at {where} within {options.timeout:g} s ({why}). Check the address, and that `dask scheduler` "
             "runs there and can be reached from here."
         )
         raise CommandError(msg, USAGE) from error

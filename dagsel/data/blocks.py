@@ -92,11 +92,17 @@ class Block:
 
     def slabs(self, payload: Any, max_rows: int) -> Iterator[Slab]:
         """Yield the rows in order; `payload` is the block's own, or what it was computed to."""
-        return self.reader.slabs(self, payload, max_rows)
+        return self.reader.slabs(self, self._realised(payload), max_rows)
 
     def native(self, payload: Any) -> tuple[Any, Any]:
         """Return (features, target) of these rows in the caller's own types."""
-        return self.reader.native(self, payload)
+        return self.reader.native(self, self._realised(payload))
+
+    def _realised(self, payload: Any) -> Any:
+        # Without a cluster a Dask partition is computed by the task that reads it, here, so that
+        # only one is in memory at a time.
+        is_graph = self.where == "delayed" and hasattr(payload, "__dask_graph__")
+        return payload.compute() if is_graph else payload
 
 
 @dataclass(frozen=True)

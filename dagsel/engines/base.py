@@ -113,6 +113,10 @@ class Executor(Protocol):
         """Wait for results; an error in a task is raised here with its own class."""
         ...
 
+    def lost(self, error: BaseException) -> bool:
+        """Tell whether an error means that data on a worker are gone and must be sent again."""
+        ...
+
     def map(
         self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], *, label: str
     ) -> list[Any]:

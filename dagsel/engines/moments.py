@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from sklearn.metrics import get_scorer
 from dagsel.backend import namespace, to_device_of, to_host
 from dagsel.data.folds import Layer
 from dagsel.engines.accumulate import runs, submit_moments
-from dagsel.engines.base import Executor, Handle, Problem, ScoreTable
+from dagsel.engines.base import Axis, Executor, Handle, Problem, ScoreTable
 from dagsel.engines.fold_start import (
     EPSILON,
     MAX_RELATIVE_ERROR,
@@ -105,8 +105,8 @@ class MomentsEngine:
     columns: tuple[int, ...]
     reversible: bool
 
-    name = "moments"
-    axis = "folds"
+    name: ClassVar[str] = "moments"
+    axis: ClassVar[Axis] = "folds"
 
     @staticmethod
     def declines(problem: Problem) -> str | None:

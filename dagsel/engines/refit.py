@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from sklearn.utils import _safe_indexing
 
 from dagsel.data.blocks import Block
 from dagsel.data.folds import Fold, Folds
-from dagsel.engines.base import Executor, Handle, Problem, ScoreTable
+from dagsel.engines.base import Axis, Executor, Handle, Problem, ScoreTable
 from dagsel.search import Request
 
 __all__ = ["RefitData", "RefitEngine"]
@@ -40,6 +40,8 @@ class RefitData:
         `scorer(estimator, X, y) -> float`.
     columns : tuple of tuple of int
         Columns of each feature.
+    names : tuple or None
+        Column labels, for messages.
     fit_params : mapping
         See `Problem`.
     clone_estimator : bool
@@ -52,6 +54,7 @@ class RefitData:
     estimator: Any
     scorer: Callable[..., float]
     columns: tuple[tuple[int, ...], ...]
+    names: tuple[Hashable, ...] | None
     fit_params: Mapping[str, Any]
     clone_estimator: bool
 
@@ -67,8 +70,8 @@ class RefitState(NamedTuple):
 class RefitEngine:
     """Scores by fitting a clone of the estimator for every candidate and fold."""
 
-    name = "refit"
-    axis = "candidates"
+    name: ClassVar[str] = "refit"
+    axis: ClassVar[Axis] = "candidates"
 
     def prepare(
         self, problem: Problem, executor: Executor, subset: tuple[int, ...], n_shards: int
@@ -94,12 +97,18 @@ class RefitEngine:
     def score(self, state: RefitState, request: Request) -> ScoreTable:
         """Fit and score every variant on every fold; see `Engine.score`.
 
-        A fit or a score that raises counts as NaN; the first error's text is kept.
+        A fit or a score that raises counts as NaN; where it was and why is kept of the first.
         """
+        rows: list[list[float]] = []
         failures: list[str] = []
-        rows = [_score_subset(state, subset, failures) for subset in request.variants()]
-        scores = np.array(rows, dtype=np.float64).reshape(request.n_rows, len(state.splits))
-        return ScoreTable(scores, _tie_width(scores), tuple(failures[:1]))
+        candidates = request.candidates or (None,)
+        for candidate, subset in zip(candidates, request.variants(), strict=True):
+            scores, failure = _score_subset(state, subset)
+            rows.append(scores)
+            if failure is not None and not failures:
+                failures.append(f"{_variant(state.data, request, candidate)}, {failure}")
+        table = np.array(rows, dtype=np.float64).reshape(request.n_rows, len(state.splits))
+        return ScoreTable(table, _tie_width(table), tuple(failures))
 
 
 def problem_facts(problem: Problem) -> dict[str, Any]:
@@ -109,6 +118,7 @@ def problem_facts(problem: Problem) -> dict[str, Any]:
         "estimator": problem.estimator,
         "scorer": problem.scoring.scorer,
         "columns": problem.features,
+        "names": problem.table.names,
         "fit_params": dict(problem.fit_params),
         "clone_estimator": problem.clone_estimator,
     }
@@ -138,20 +148,24 @@ def concatenated(parts: Sequence[Any]) -> Any:
     return np.concatenate(parts)
 
 
-def _score_subset(state: RefitState, subset: tuple[int, ...], failures: list[str]) -> list[float]:
+def _score_subset(state: RefitState, subset: tuple[int, ...]) -> tuple[list[float], str | None]:
+    """Return a score for every fold, and what was wrong with the first that has none."""
     data = state.data
     columns = sorted(column for feature in subset for column in data.columns[feature])
     features = _safe_indexing(data.features, columns, axis=1)
-    scores = []
-    for train, test in state.splits:
+    scores: list[float] = []
+    failure = None
+    for fold, (train, test) in enumerate(state.splits):
         try:
-            scores.append(_fit_and_score(data, features, train, test))
-        except Exception:
-            # The candidate is out of the running, the run goes on. Only the innermost lines of
-            # the error are kept: they name the cause.
-            failures.append(traceback.format_exc(limit=-1).strip())
-            scores.append(np.nan)
-    return scores
+            score = _fit_and_score(data, features, train, test)
+            reason = "the score is NaN"
+        except Exception as error:
+            # The candidate is out of the running, the run goes on.
+            score, reason = np.nan, _reason(error)
+        scores.append(score)
+        if failure is None and np.isnan(score):
+            failure = f"fold {fold}: {reason}"
+    return scores, failure
 
 
 def _fit_and_score(
@@ -159,13 +173,27 @@ def _fit_and_score(
 ) -> float:
     estimator = clone(data.estimator) if data.clone_estimator else data.estimator
     params = {key: _of_rows(value, train, data) for key, value in data.fit_params.items()}
-    fit_features, fit_target = _safe_indexing(features, train), data.target
-    if fit_target is None:
-        estimator.fit(fit_features, **params)
-        return float(data.scorer(estimator, _safe_indexing(features, test)))
-    estimator.fit(fit_features, _safe_indexing(fit_target, train), **params)
-    test_target = _safe_indexing(fit_target, test)
+    train_target, test_target = (_safe_indexing(data.target, rows) for rows in (train, test))
+    estimator.fit(_safe_indexing(features, train), train_target, **params)
     return float(data.scorer(estimator, _safe_indexing(features, test), test_target))
+
+
+def _variant(data: RefitData, request: Request, candidate: int | None) -> str:
+    """Say which subset was scored."""
+    if candidate is None:
+        return "starting subset"
+    columns = data.columns[candidate]
+    labels = ", ".join(
+        repr(column if data.names is None else data.names[column]) for column in columns
+    )
+    verb = "without" if candidate in request.subset else "with"
+    return f"{verb} column{'s' if len(columns) > 1 else ''} {labels}"
+
+
+def _reason(error: Exception) -> str:
+    """Return an error's class and text, and the line that raised it, which names the cause."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} (in {last.name}, {last.filename}:{last.lineno})"
 
 
 def _of_rows(value: Any, rows: NDArray[np.intp], data: RefitData) -> Any:

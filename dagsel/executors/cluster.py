@@ -84,6 +84,13 @@ class ClusterExecutor:
         """Wait for the futures; see `Executor.gather`."""
         return list(self.client.gather(list(handles)))
 
+    def lost(self, error: BaseException) -> bool:
+        """Tell whether an error means that workers took data with them; see `Executor.lost`."""
+        from distributed.client import FutureCancelledError, FuturesCancelledError
+        from distributed.scheduler import KilledWorker
+
+        return isinstance(error, (FutureCancelledError, FuturesCancelledError, KilledWorker))
+
     def map(
         self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], *, label: str
     ) -> list[Any]:

@@ -41,6 +41,11 @@ class LocalExecutor:
         """Return the handles, which are the values."""
         return list(handles)
 
+    def lost(self, error: BaseException) -> bool:
+        """Return False: this process cannot lose data and live."""
+        del error
+        return False
+
     def map(
         self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], *, label: str
     ) -> list[Any]:

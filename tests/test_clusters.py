@@ -1,0 +1,484 @@
+"""One selection, whatever it runs on and however its rows arrive."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from dataclasses import replace
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from problems import PROBLEMS
+from sklearn.linear_model import LinearRegression, Ridge
+from sklearn.model_selection import GridSearchCV, KFold, ShuffleSplit
+
+import dagsel
+from dagsel import DagselWarning, SequentialFeatureSelector, scan, tasks
+from dagsel.executors.cluster import ClusterExecutor
+from dagsel.executors.local import LocalExecutor
+from dagsel.monitor import LogMonitor
+from dagsel.plan import make_plan
+from dagsel.scheduler import run_search
+
+RTOL = 1e-10
+
+
+def table(n=400, p=9, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, p)) @ (np.eye(p) + 0.4 * rng.normal(size=(p, p))) + 3
+    y = X[:, ::2] @ rng.normal(size=(p + 1) // 2) + rng.normal(size=n)
+    return X, y
+
+
+def frame(n=400, p=9, seed=0):
+    X, y = table(n, p, seed)
+    data = pd.DataFrame(X, columns=[f"x{column}" for column in range(p)])
+    data["label"] = y
+    return data
+
+
+def select(X, y=None, **parameters):
+    parameters = {
+        "estimator": LinearRegression(),
+        "n_features_to_select": 2,
+        "direction": "backward",
+        "scoring": "neg_mean_squared_error",
+        "cv": KFold(4, shuffle=True, random_state=0),
+        **parameters,
+    }
+    return SequentialFeatureSelector(**parameters).fit(X, y).selection_
+
+
+def assert_same(selection, reference, rtol=RTOL):
+    assert [r.feature_index for r in selection.rounds] == [
+        r.feature_index for r in reference.rounds
+    ]
+    for one, other in zip(selection.rounds, reference.rounds, strict=True):
+        np.testing.assert_allclose(one.fold_scores, other.fold_scores, rtol=rtol)
+        assert one.move.runner_up == other.move.runner_up
+        if other.runner_up is not None:
+            assert one.runner_up_mean == pytest.approx(other.runner_up_mean, rel=1e-9)
+
+
+def assert_clean(client):
+    """Nothing of a run is left on a cluster."""
+    if client is None:
+        assert not tasks._states
+        return
+    deadline = time.monotonic() + 10
+    while any(client.who_has().values()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(client.who_has().values())
+    assert not any(client.run(lambda: len(tasks._states)).values())
+
+
+# --------------------------------------------------------------------------------------------------
+# Every engine on every form
+
+
+@pytest.mark.parametrize("direction", ["backward", "forward"])
+@pytest.mark.parametrize("floating", [False, True])
+@pytest.mark.parametrize("engine", ["moments", "refit"])
+def test_same_selection_on_every_form(cluster, engine, floating, direction):
+    X, y = table()
+    parameters = {
+        "engine": engine,
+        "floating": floating,
+        "direction": direction,
+        "n_features_to_select": 4,
+    }
+    reference = select(X, y, **parameters)
+    selection = select(X, y, client=cluster, **parameters)
+    # Refits are the same computation on the same rows wherever they run.
+    assert_same(selection, reference, rtol=0 if engine == "refit" else RTOL)
+    assert selection.engines == (engine,)
+    assert_clean(cluster)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_every_problem_on_every_form(cluster, problem):
+    X, y = problem.load()
+    parameters = {"n_features_to_select": max(1, X.shape[1] - 4), "cv": 3}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DagselWarning)
+        reference = select(X, y, **parameters)
+        selection = select(X, y, client=cluster, **parameters)
+    assert_same(selection, reference)
+    assert selection.engines == (("moments",) if problem.fast else ("refit",))
+
+
+def test_splitters_with_several_passes(cluster):
+    X, y = table()
+    parameters = {"cv": ShuffleSplit(3, test_size=0.3, random_state=1), "estimator": Ridge(2.0)}
+    assert_same(select(X, y, client=cluster, **parameters), select(X, y, **parameters))
+
+
+def test_frames_keep_their_names_on_every_form(cluster):
+    data = frame()
+    selection = select(data, "label", client=cluster)
+    assert_same(selection, select(*table()))
+    assert selection.rounds[-1].names[0].startswith("x")
+
+
+# --------------------------------------------------------------------------------------------------
+# Rows from files and Dask collections
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data")
+    data = frame()
+    data["Path"] = "somewhere"
+    for part, start in enumerate(range(0, 400, 130)):
+        rows = data.iloc[start : start + 130]
+        rows.to_csv(path / f"part-{part}.csv", index=False)
+        rows.to_parquet(path / f"part-{part}.parquet", row_group_size=37)
+    return path
+
+
+@pytest.mark.parametrize("engine", ["moments", "refit"])
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_files_on_every_form(cluster, folder, suffix, engine):
+    source = scan(str(folder / f"*.{suffix}"), target="label", drop=["Path"])
+    reference = select(*table(), engine=engine)
+    assert_same(select(source, client=cluster, engine=engine), reference)
+    assert_clean(cluster)
+
+
+@pytest.mark.parametrize("engine", ["moments", "refit"])
+@pytest.mark.parametrize("kind", ["array", "frame", "unknown_chunks"])
+def test_dask_collections_on_every_form(cluster, kind, engine):
+    X, y = table()
+    if kind == "array":
+        source = da.from_array(X, chunks=(90, -1)), da.from_array(y, chunks=90)
+    else:
+        data = dd.from_pandas(frame(), npartitions=5)
+        source = data.drop(columns="label"), data["label"]
+        if kind == "unknown_chunks":
+            source = source[0].to_dask_array(), source[1].to_dask_array()
+    selection = select(*source, client=cluster, engine=engine)
+    assert_same(selection, select(X, y, engine=engine))
+    assert_clean(cluster)
+
+
+@pytest.mark.parametrize("block_bytes", [2_000, 9_000, 32 << 20])
+def test_any_block_size(folder, local_client, block_bytes):
+    source = scan(str(folder / "*.csv"), target="label", drop=["Path"], block_bytes=block_bytes)
+    for client in (None, local_client):
+        assert_same(select(source, client=client), select(*table()))
+
+
+# --------------------------------------------------------------------------------------------------
+# Partition, order, hash seed
+
+
+class Recorder:
+    """An executor that counts tasks, and runs those of a batch in another order."""
+
+    def __init__(self, n_workers, seed):
+        self.inner = LocalExecutor()
+        self.n_workers = n_workers
+        self.in_process = False
+        self.random = np.random.default_rng(seed)
+        self.labels = []
+
+    def submit(self, function, /, *args, label, worker=None):
+        self.labels.append(label)
+        return self.inner.submit(function, *args, label=label)
+
+    def gather(self, handles):
+        return self.inner.gather(handles)
+
+    def lost(self, error):
+        return False
+
+    def map(self, function, calls, *, label):
+        self.labels += [label] * len(calls)
+        results = {}
+        for position in self.random.permutation(len(calls)).tolist():
+            results[position] = function(*calls[position])
+        return [results[position] for position in range(len(calls))]
+
+    def load(self, block, worker=None):
+        return block.payload
+
+    def forget(self, run):
+        self.inner.forget(run)
+
+
+def run_with(executor, X, y, *, n_shards=1, n_blocks=1, engine="auto", **parameters):
+    from dagsel.data.arrays import split_blocks
+    from dagsel.data.folds import draw_folds
+    from dagsel.data.sources import open_table
+    from dagsel.engines.base import Problem
+    from dagsel.job import resolve_scoring
+    from dagsel.results import Selection
+    from dagsel.search import Search
+
+    rows = split_blocks(open_table(X, y), n_blocks)
+    folds = draw_folds(KFold(4, shuffle=True, random_state=0), rows.n_rows, rows.target)
+    scoring = resolve_scoring(LinearRegression(), "neg_mean_squared_error")
+    features = tuple((column,) for column in range(rows.n_columns))
+    problem = Problem(rows, folds, LinearRegression(), scoring, features)
+    search = Search(rows.n_columns, target_size=2, tie_rule="lowest", **parameters)
+    plan = make_plan(problem, search, executor, engine=engine)
+    selection = Selection(rows.n_columns)
+    run_search(
+        problem,
+        search,
+        plan.engines,
+        executor,
+        lambda done, left: selection.record(done.move, done.seconds, done.engine),
+        LogMonitor(),
+        n_shards=n_shards,
+    )
+    return selection
+
+
+@pytest.mark.parametrize("engine", ["moments", "refit"])
+@pytest.mark.parametrize("floating", [False, True])
+@pytest.mark.parametrize("n_workers", [1, 2, 3, 7])
+def test_any_number_of_workers_shards_and_blocks(n_workers, floating, engine):
+    X, y = table()
+    reference = run_with(LocalExecutor(), X, y, engine=engine, floating=floating)
+    for n_shards, n_blocks in ((1, 1), (2, 5), (4, 23)):
+        executor = Recorder(n_workers, seed=n_blocks)
+        options = {"n_shards": n_shards, "n_blocks": n_blocks, "engine": engine}
+        selection = run_with(executor, X, y, floating=floating, **options)
+        assert_same(selection, reference, rtol=0 if engine == "refit" else RTOL)
+        if engine == "moments":
+            played = executor.labels.count("dagsel_rounds")
+            scored = executor.labels.count("dagsel_score")
+            # One shard: the loop travels. Several: one map and one reduce a round.
+            assert (played > 0) == (n_shards == 1)
+            assert (scored > 0) == (n_shards > 1)
+        else:
+            assert executor.labels.count("dagsel_refit") > len(selection.rounds) or n_workers == 1
+
+
+def test_one_shard_plays_many_rounds_in_a_task():
+    X, y = table(p=40)
+    executor = Recorder(2, seed=0)
+    selection = run_with(executor, X, y)
+    assert len(selection.rounds) == 39
+    assert executor.labels.count("dagsel_rounds") <= 5
+
+
+def test_state_lost_between_tasks_is_made_again():
+    """A task that finds no state, as on a worker that has just joined, gives the same answer."""
+    X, y = table()
+    reference = run_with(LocalExecutor(), X, y)
+
+    class Forgetful(Recorder):
+        def map(self, function, calls, *, label):
+            tasks._states.clear()
+            return super().map(function, calls, label=label)
+
+        def submit(self, function, /, *args, label, worker=None):
+            tasks._states.clear()
+            return super().submit(function, *args, label=label, worker=worker)
+
+    for n_shards in (1, 3):
+        assert_same(run_with(Forgetful(2, 0), X, y, n_shards=n_shards), reference)
+
+
+def test_a_task_may_be_run_twice():
+    """Dask may run a task again: it must return the same, and leave its input as it was."""
+    X, y = table()
+    reference = run_with(LocalExecutor(), X, y)
+
+    class Twice(Recorder):
+        def submit(self, function, /, *args, label, worker=None):
+            super().submit(function, *args, label=label)
+            return super().submit(function, *args, label=label)
+
+        def map(self, function, calls, *, label):
+            super().map(function, calls, label=label)
+            return super().map(function, calls, label=label)
+
+    for n_shards in (1, 3):
+        selection = run_with(Twice(2, 0), X, y, n_shards=n_shards)
+        assert_same(selection, reference, rtol=1e-12)
+
+
+def test_any_hash_seed():
+    script = """
+import numpy as np
+from test_clusters import select, table
+print([(r.feature_index, r.mean) for r in select(*table()).rounds])
+"""
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=os.path.dirname(__file__),
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.path.dirname(__file__)},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("0", "1", "2")
+    }
+    assert len(outputs) == 1
+
+
+# --------------------------------------------------------------------------------------------------
+# Being a guest
+
+
+def test_the_active_client_is_used(local_client):
+    X, y = table()
+    with local_client.as_current():
+        selector = SequentialFeatureSelector(LinearRegression(), n_features_to_select=3)
+        assert not selector.plan(X, y).in_process
+        assert_same(
+            selector.fit(X, y).selection_,
+            select(X, y, scoring=None, cv=5, direction="forward", n_features_to_select=3),
+        )
+    assert selector.plan(X, y).in_process
+
+
+def test_inside_a_task_work_stays_in_the_task(local_client):
+    def inside(X, y):
+        selector = SequentialFeatureSelector(LinearRegression(), n_features_to_select=3)
+        return selector.plan(X, y).in_process, selector.fit(X, y).get_support()
+
+    in_process, support = local_client.submit(inside, *table(), pure=False).result(timeout=60)
+    assert in_process
+    assert support.sum() == 3
+
+
+def test_a_selector_with_a_client_can_be_cloned_and_searched_over(local_client):
+    X, y = table()
+    selector = SequentialFeatureSelector(Ridge(), n_features_to_select=3, client=local_client, cv=3)
+    search = GridSearchCV(selector, {"estimator__alpha": [0.1, 10.0]}, scoring=_kept, cv=2)
+    search.fit(X, y)
+    assert search.best_estimator_.client is local_client
+
+
+def _kept(selector, X, y):
+    return -float(selector.get_support(indices=True).sum())
+
+
+def test_an_asynchronous_client_is_refused():
+    from distributed import Client
+
+    class Asynchronous:
+        asynchronous = True
+
+    with pytest.raises(TypeError, match="synchronous"):
+        ClusterExecutor(Asynchronous())
+    assert Client.asynchronous.fget is not None
+
+
+def test_tasks_have_names_that_a_dashboard_can_show(local_client):
+    X, y = table()
+    seen = set()
+
+    executor = ClusterExecutor(local_client)
+    original = executor.submit
+
+    def submit(function, /, *args, label, worker=None):
+        seen.add(label)
+        return original(function, *args, label=label, worker=worker)
+
+    executor.submit = submit
+    run_with(executor, X, y, n_blocks=2)
+    assert {"dagsel_pilot", "dagsel_moments", "dagsel_fold", "dagsel_rounds"} <= seen
+
+
+def test_folds_are_spread_when_they_do_not_fit_one_worker(local_client, monkeypatch):
+    X, y = table(p=30)
+    reference = select(X, y)
+    fold_bytes = 3 * 8 * 30**2
+    monkeypatch.setattr(ClusterExecutor, "memory_per_worker", lambda self: 2 * fold_bytes)
+    selector = SequentialFeatureSelector(
+        LinearRegression(),
+        n_features_to_select=2,
+        direction="backward",
+        scoring="neg_mean_squared_error",
+        cv=KFold(4, shuffle=True, random_state=0),
+        client=local_client,
+    ).fit(X, y)
+    assert selector.plan_.n_shards == 2
+    assert_same(selector.selection_, reference)
+    assert_clean(local_client)
+    monkeypatch.setattr(ClusterExecutor, "memory_per_worker", lambda self: fold_bytes)
+    with pytest.raises(dagsel.DagselError, match=r"need 86\.4 kB"):
+        selector.fit(X, y)
+
+
+# --------------------------------------------------------------------------------------------------
+# Losing a worker
+
+
+@pytest.mark.parametrize("engine", ["moments", "refit"])
+def test_a_killed_worker_does_not_change_the_selection(engine):
+    """Rows from this process's memory are sent again; the selection is that of a calm run."""
+    from cluster import harness
+
+    X, y = table(n=3000, p=24)
+    parameters = {"engine": engine, "n_features_to_select": 8, "cv": 3}
+    reference = select(X, y, **parameters)
+    with harness.local_cluster(2) as client:
+        victim = next(iter(client.run(os.getpid).values()))
+        timer = threading.Timer(0.4, os.kill, (victim, signal.SIGKILL))
+        timer.start()
+        selection = select(X, y, client=client, **parameters)
+        timer.join()
+        assert_same(selection, reference, rtol=0 if engine == "refit" else RTOL)
+
+
+def test_a_worker_killed_by_a_task_ends_in_one_clear_error():
+    from cluster import harness
+
+    class Deadly(LinearRegression):
+        def fit(self, X, y):
+            os._exit(1)
+
+    X, y = table(n=60, p=4)
+    with harness.local_cluster(1) as client, pytest.raises(dagsel.DagselError, match="worker"):
+        select(X, y, estimator=Deadly(), client=client, cv=2)
+
+
+# --------------------------------------------------------------------------------------------------
+# Another array library
+
+
+@pytest.mark.parametrize("direction", ["backward", "forward"])
+@pytest.mark.parametrize("floating", [False, True])
+def test_a_whole_selection_on_another_device(monkeypatch, floating, direction):
+    """From the first product of rows to the last round, on array-api-strict's second device."""
+    import array_api_strict
+
+    from dagsel.engines import accumulate
+
+    device = array_api_strict.Device("device1")
+    X, y = table(n=80, p=7)
+    parameters = {"floating": floating, "direction": direction, "n_features_to_select": 3}
+    reference = select(X, y, **parameters)
+    monkeypatch.setattr(
+        accumulate,
+        "to_compute",
+        lambda array: array_api_strict.asarray(np.array(array), device=device),
+    )
+    opened = []
+    from dagsel.engines.moments import MomentsEngine
+
+    original = MomentsEngine.open
+
+    def spy(self, resident):
+        opened.append(original(self, resident))
+        return opened[-1]
+
+    monkeypatch.setattr(MomentsEngine, "open", spy)
+    assert_same(select(X, y, engine="moments", **parameters), reference)
+    assert opened[0].tableau.pivots.device == device
+    assert replace(opened[0]).tableau.swept[0].device == device

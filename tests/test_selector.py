@@ -1,0 +1,718 @@
+"""scikit-learn's contract is kept, and the path is that of refits."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+
+import joblib
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from sklearn import config_context
+from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.datasets import load_diabetes
+from sklearn.exceptions import NotFittedError
+from sklearn.feature_selection import SequentialFeatureSelector as ScikitLearn
+from sklearn.linear_model import LinearRegression, Ridge
+from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, cross_val_score
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.tree import DecisionTreeRegressor
+from sklearn.utils.estimator_checks import check_estimator
+
+from dagsel import DataError, Plan, ScoringError, Selection, SequentialFeatureSelector
+
+NAMES = ["age", "sex", "bmi", "bp", "chol", "sugar"]
+
+
+@pytest.fixture
+def table():
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(80, 6)) @ (np.eye(6) + 0.15 * rng.normal(size=(6, 6)))
+    return X, 1.5 * X[:, 0] - 2 * X[:, 3] + 0.5 * X[:, 4] + rng.normal(size=80)
+
+
+@pytest.fixture
+def frame(table):
+    return pd.DataFrame(table[0], columns=NAMES), table[1]
+
+
+def mean_score(estimator, X, y, columns, **options):
+    return cross_val_score(clone(estimator), X[:, sorted(columns)], y, **options).mean()
+
+
+def greedy(
+    estimator, X, y, target, *, backward, features=None, fixed=(), tol=None, cv=5, scoring="r2"
+):
+    """The search written down plainly: a round is (moved, its mean, runner-up, its mean)."""
+    features = features or [[column] for column in range(X.shape[1])]
+    inside = list(range(len(features))) if backward else list(fixed)
+
+    def score(subset):
+        columns = [column for feature in subset for column in features[feature]]
+        return mean_score(estimator, X, y, columns, cv=cv, scoring=scoring)
+
+    current = score(inside) if inside else -np.inf
+    rounds = []
+    while len(inside) != target:
+        candidates = inside if backward else range(len(features))
+        means = {
+            feature: score(sorted(set(inside) ^ {feature}))
+            for feature in candidates
+            if feature not in fixed and (backward or feature not in inside)
+        }
+        best, *others = sorted(means, key=means.get, reverse=True)
+        if tol is not None and means[best] - current < tol:
+            break
+        current = means[best]
+        inside = sorted(set(inside) ^ {best})
+        second = others[0] if others else None
+        rounds.append((best, means[best], second, means.get(second)))
+    return inside, rounds
+
+
+def selected(selector):
+    return selector.get_support(indices=True).tolist()
+
+
+# --------------------------------------------------------------------------------------------------
+# scikit-learn's contract
+
+# Everything that scikit-learn checks and this class does otherwise, and why.
+EXPECTED_FAILED = {
+    "check_dtype_object": (
+        "A cell that is no number is a DataError, which says in which column and row it is; "
+        "scikit-learn expects NumPy's TypeError, which does not."
+    )
+}
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        SequentialFeatureSelector(LinearRegression(), n_features_to_select=1),
+        SequentialFeatureSelector(
+            LinearRegression(), n_features_to_select=1, direction="backward", floating=True
+        ),
+        SequentialFeatureSelector(LinearRegression(), tol=0.0, direction="backward", cv=2),
+        SequentialFeatureSelector(DecisionTreeRegressor(max_depth=1, random_state=0), cv=2),
+    ],
+    ids=["forward", "backward", "tol", "refit"],
+)
+def test_scikit_learns_own_checks(selector):
+    results = check_estimator(
+        selector, expected_failed_checks=EXPECTED_FAILED, on_fail=None, on_skip=None
+    )
+    by_status = {}
+    for result in results:
+        by_status.setdefault(result["status"], {})[result["check_name"]] = result["exception"]
+    assert not by_status.get("failed")
+    assert set(by_status["xfail"]) == set(EXPECTED_FAILED)
+    # That one runs only where the environment variable SCIPY_ARRAY_API is set.
+    assert set(by_status.get("skipped", {})) <= {"check_array_api_input"}
+    assert len(by_status["passed"]) > 35
+
+
+def test_a_clone_has_everything_but_what_was_fitted(table):
+    client = threading.Lock()  # can be neither copied nor pickled, like a connection
+    selector = SequentialFeatureSelector(Ridge(alpha=2.0), n_features_to_select=2, engine="refit")
+    selector.fit(*table).set_params(client=client)
+    selector.set_output(transform="pandas")
+    with config_context(enable_metadata_routing=True):
+        selector.set_fit_request(groups=True, sample_weight="w")
+        twin = clone(selector)
+        assert twin.get_metadata_routing().fit.requests == {"groups": True, "sample_weight": "w"}
+    assert twin.client is client
+    assert twin.estimator is not selector.estimator
+    assert twin.estimator.alpha == 2.0
+    assert twin.n_features_to_select == 2
+    assert not hasattr(twin, "selection_")
+    assert isinstance(twin.set_params(client=None).fit_transform(*table), pd.DataFrame)
+
+
+def test_parameters_are_those_of_the_constructor_and_settable(table):
+    selector = SequentialFeatureSelector(Ridge())
+    names = set(selector.get_params(deep=False))
+    assert names == {
+        *("estimator", "n_features_to_select", "tol", "direction", "scoring", "cv", "n_jobs"),
+        *("floating", "fixed_features", "feature_groups", "engine", "client", "verbose"),
+    }
+    selector.set_params(estimator__alpha=5.0, direction="backward", n_features_to_select=5)
+    assert selector.estimator.alpha == 5.0
+    assert "estimator__alpha" in selector.get_params()
+    selector.fit(*table)
+    folds = cross_val_score(Ridge(alpha=5.0), *table)
+    np.testing.assert_allclose(selector.selection_.rounds[0].fold_scores, folds, rtol=1e-9)
+    with pytest.raises(ValueError, match="Invalid parameter 'k_features'"):
+        selector.set_params(k_features=3)
+
+
+@pytest.mark.parametrize("engine", ["moments", "refit"])
+def test_fit_changes_no_parameter_and_no_argument(table, engine):
+    X, y = table
+    X.flags.writeable = y.flags.writeable = False
+    estimator = LinearRegression()
+    fixed, cv = [2], KFold(3, shuffle=True, random_state=1)
+    selector = SequentialFeatureSelector(
+        estimator, n_features_to_select=0.5, fixed_features=fixed, cv=cv, engine=engine
+    )
+    before, values = selector.get_params(deep=False), joblib.hash(selector.get_params())
+    selector.fit(X, y)
+    assert joblib.hash(selector.get_params()) == values
+    after = selector.get_params(deep=False)
+    assert all(after[name] is value for name, value in before.items())
+    assert not hasattr(estimator, "coef_")
+    first = selected(selector)
+    assert selected(selector.fit(X, y)) == first
+    assert 2 in first
+
+
+def test_pickled_before_and_after_fit(table):
+    X, y = table
+    bare = SequentialFeatureSelector(Ridge(), n_features_to_select=2, client=threading.Lock())
+    loaded = pickle.loads(pickle.dumps(bare))
+    assert loaded.client is None
+    loaded.fit(X, y)
+    again = pickle.loads(pickle.dumps(loaded.set_params(client=threading.Lock())))
+    assert again.client is None
+    assert again.n_features_to_select_ == 2
+    np.testing.assert_array_equal(again.transform(X), X[:, selected(loaded)])
+    assert again.selection_.to_json() == loaded.selection_.to_json()
+    assert str(again.plan_) == str(loaded.plan_)
+
+
+def test_support_and_names(frame, table):
+    X, y = frame
+    selector = SequentialFeatureSelector(LinearRegression(), n_features_to_select=2).fit(X, y)
+    assert selector.get_support().tolist() == [True, False, False, True, False, False]
+    assert selector.get_support().dtype == bool
+    assert selected(selector) == [0, 3]
+    assert selector.n_features_to_select_ == 2
+    assert selector.n_features_in_ == 6
+    assert selector.feature_names_in_.tolist() == NAMES
+    assert selector.feature_names_in_.dtype == object
+    assert selector.get_feature_names_out().tolist() == ["age", "bp"]
+    selector.fit(*table)
+    assert not hasattr(selector, "feature_names_in_")
+    assert selector.get_feature_names_out().tolist() == ["x0", "x3"]
+    assert selector.get_feature_names_out(NAMES).tolist() == ["age", "bp"]
+
+
+def test_transform_and_back(frame):
+    X, y = frame
+    selector = SequentialFeatureSelector(LinearRegression(), n_features_to_select=2)
+    reduced = selector.fit_transform(X, y)
+    np.testing.assert_array_equal(reduced, X[["age", "bp"]].to_numpy())
+    full = selector.inverse_transform(reduced)
+    np.testing.assert_array_equal(full[:, [0, 3]], reduced)
+    assert not full[:, [1, 2, 4, 5]].any()
+
+
+def test_output_containers(frame):
+    X, y = frame
+    X.index = X.index[::-1]
+    selector = SequentialFeatureSelector(LinearRegression(), n_features_to_select=2)
+    out = selector.set_output(transform="pandas").fit(X, y).transform(X)
+    pd.testing.assert_frame_equal(out, X[["age", "bp"]])
+    out = selector.set_output(transform="polars").transform(X)
+    assert isinstance(out, pl.DataFrame)
+    assert out.columns == ["age", "bp"]
+    kept = X.astype({"bp": np.float32, "sex": np.float32})
+    out = selector.set_output(transform="pandas").fit(kept, y).transform(kept)
+    assert out.dtypes.tolist() == [np.float64, np.float32]
+
+
+def test_a_polars_frame_is_as_good(frame):
+    X, y = frame
+    selector = SequentialFeatureSelector(LinearRegression(), n_features_to_select=2)
+    selector.fit(pl.from_pandas(X), pl.Series(y)).set_output(transform="polars")
+    assert selector.feature_names_in_.tolist() == NAMES
+    assert selector.transform(pl.from_pandas(X)).columns == ["age", "bp"]
+
+
+def test_the_target_can_be_a_column(frame):
+    X, y = frame
+    selector = SequentialFeatureSelector(LinearRegression(), n_features_to_select=2)
+    selector.fit(X.assign(target=y), "target")
+    assert selector.feature_names_in_.tolist() == NAMES
+    assert selected(selector) == [0, 3]
+
+
+def test_transform_refuses_other_columns_as_scikit_learn_does(frame):
+    X, y = frame
+    ours = SequentialFeatureSelector(LinearRegression(), n_features_to_select=2).fit(X, y)
+    theirs = ScikitLearn(LinearRegression(), n_features_to_select=2).fit(X, y)
+    for other in (X[NAMES[::-1]], X.drop(columns="age"), X.rename(columns={"age": "years"})):
+        with pytest.raises(ValueError, match="feature names should match") as expected:
+            theirs.transform(other)
+        with pytest.raises(ValueError, match="feature names should match") as found:
+            ours.transform(other)
+        assert str(found.value) == str(expected.value)
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        ours.transform(X.to_numpy())
+    nameless = ours.fit(X.to_numpy(), y)
+    with pytest.raises(ValueError, match="X has 5 features, but SequentialFeatureSelector is exp"):
+        nameless.transform(X.to_numpy()[:, :5])
+
+
+def test_not_fitted(table):
+    selector = SequentialFeatureSelector(LinearRegression())
+    for use in (
+        selector.get_support,
+        selector.get_feature_names_out,
+        lambda: selector.transform(table[0]),
+        lambda: selector.inverse_transform(table[0]),
+    ):
+        with pytest.raises(NotFittedError):
+            use()
+
+
+def test_missing_values_are_the_estimators_business(table):
+    from sklearn.ensemble import HistGradientBoostingRegressor
+    from sklearn.impute import SimpleImputer
+
+    X, y = table
+    X[3, 5] = np.nan
+    for estimator in (
+        make_pipeline(SimpleImputer(), Ridge()),
+        HistGradientBoostingRegressor(max_iter=2),
+    ):
+        selector = SequentialFeatureSelector(
+            estimator, n_features_to_select=5, direction="backward", cv=2, fixed_features=[5]
+        )
+        out = selector.fit_transform(X, y)
+        assert np.isnan(out).sum() == 1
+
+
+# --------------------------------------------------------------------------------------------------
+# Inside other estimators, and around them
+
+
+def test_in_a_pipeline(frame):
+    X, y = frame
+    model = make_pipeline(
+        StandardScaler(),
+        SequentialFeatureSelector(LinearRegression(), n_features_to_select=2),
+        LinearRegression(),
+    ).fit(X, y)
+    expected = LinearRegression().fit(StandardScaler().fit_transform(X)[:, [0, 3]], y)
+    np.testing.assert_allclose(model.predict(X), expected.predict(model[:-1].transform(X)))
+    assert model[:-1].get_feature_names_out().tolist() == ["age", "bp"]
+    model.set_output(transform="pandas").fit(X, y)
+    assert model[-1].feature_names_in_.tolist() == ["age", "bp"]
+
+
+def test_tuned_by_a_grid_search():
+    X, y = load_diabetes(return_X_y=True)
+    X, y = X[:120], y[:120]
+    model = Pipeline(
+        [
+            ("select", SequentialFeatureSelector(Ridge(), direction="backward")),
+            ("fit", LinearRegression()),
+        ]
+    )
+    grid = {
+        "select__estimator__alpha": [1e-3, 10.0],
+        "select__n_features_to_select": [2, 6],
+        "select__cv": [3, KFold(4, shuffle=True, random_state=0)],
+    }
+    search = GridSearchCV(model, grid, cv=3).fit(X, y)
+    scores = search.cv_results_["mean_test_score"]
+    for params, score in zip(search.cv_results_["params"], scores, strict=True):
+        expected = []
+        for train, test in KFold(3).split(X):
+            theirs = ScikitLearn(
+                Ridge(alpha=params["select__estimator__alpha"]),
+                n_features_to_select=params["select__n_features_to_select"],
+                direction="backward",
+                cv=params["select__cv"],
+            )
+            reference = make_pipeline(theirs, LinearRegression()).fit(X[train], y[train])
+            expected.append(reference.score(X[test], y[test]))
+        assert score == pytest.approx(np.mean(expected), rel=1e-8)
+    # Each of the three parameters makes a difference, so none of them was ignored.
+    shaped = scores.reshape(2, 2, 2)
+    for axis in range(3):
+        assert np.ptp(shaped, axis=axis).max() > 1e-6
+
+
+def test_one_selector_in_another_on_a_frame(frame):
+    X, y = frame
+    inner = SequentialFeatureSelector(Ridge(), n_features_to_select=2, fixed_features=["bp"], cv=2)
+    outer = SequentialFeatureSelector(
+        make_pipeline(inner, LinearRegression()),
+        n_features_to_select=3,
+        fixed_features=["bp"],
+        direction="backward",
+        cv=3,
+    ).fit(X, y)
+    expected, _ = greedy(
+        make_pipeline(clone(inner).set_params(fixed_features=None), LinearRegression()),
+        *(X.to_numpy(), y, 3),
+        backward=True,
+        fixed=[3],
+        cv=3,
+    )
+    assert outer.selection_.engines == ("refit",)
+    assert selected(outer) == expected
+    assert "bp" in outer.get_feature_names_out()
+
+
+class NeedsFrame(RegressorMixin, BaseEstimator):
+    """Works on nothing but frames that have kept their labels and dtypes."""
+
+    def fit(self, X, y):
+        self.check(X)
+        self.mean_ = float(np.mean(y)) + 0.01 * X.shape[1]
+        return self
+
+    def predict(self, X):
+        self.check(X)
+        return np.full(len(X), self.mean_)
+
+    def check(self, X):
+        assert isinstance(X, pd.DataFrame)
+        assert list(X.columns) == [name for name in NAMES if name in X.columns]
+        assert (X.dtypes == np.float32).all()
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_frames_reach_the_estimator(frame, direction):
+    X, y = frame
+    selector = SequentialFeatureSelector(NeedsFrame(), direction=direction, cv=2)
+    selector.fit(X.astype(np.float32), y)
+    assert not selector.selection_.notes
+    with pytest.raises(ScoringError, match="AssertionError"):
+        selector.fit(X.to_numpy(), y)
+
+
+# --------------------------------------------------------------------------------------------------
+# How many features, and which are moved
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize(
+    ("wanted", "size"),
+    [("auto", 3), (1, 1), (6, 6), (np.int64(4), 4), (0.5, 3), (0.99, 5), (1.0, 6), (0.17, 1)],
+)
+def test_number_of_features(table, wanted, size, direction):
+    selector = SequentialFeatureSelector(
+        LinearRegression(), n_features_to_select=wanted, direction=direction
+    ).fit(*table)
+    assert selector.get_support().sum() == selector.n_features_to_select_ == size
+    assert selector.selection_.complete
+
+
+@pytest.mark.parametrize("engine", ["moments", "refit"])
+@pytest.mark.parametrize("tol", [0.0, 0.01, 0.2])
+def test_forward_until_the_gain_falls_short_of_tol(table, tol, engine):
+    X, y = table
+    selector = SequentialFeatureSelector(LinearRegression(), tol=tol, engine=engine).fit(X, y)
+    theirs = ScikitLearn(LinearRegression(), tol=tol, n_features_to_select="auto").fit(X, y)
+    expected, rounds = greedy(LinearRegression(), X, y, 6, backward=False, tol=tol)
+    assert selected(selector) == expected == theirs.get_support(indices=True).tolist()
+    gains = np.diff([done.mean for done in selector.selection_.rounds])
+    assert (gains >= tol).all()
+    assert len(selector.selection_.rounds) == len(rounds) < 6
+
+
+@pytest.mark.parametrize("engine", ["moments", "refit"])
+@pytest.mark.parametrize("tol", [0.0, 0.001, -0.05, -1.0])
+def test_backward_until_the_loss_exceeds_tol(table, tol, engine):
+    X, y = table
+    selector = SequentialFeatureSelector(
+        LinearRegression(), tol=tol, direction="backward", engine=engine
+    ).fit(X, y)
+    expected, rounds = greedy(LinearRegression(), X, y, 1, backward=True, tol=tol)
+    assert selected(selector) == expected
+    assert [done.feature for done in selector.selection_.rounds[1:]] == [r[0] for r in rounds]
+
+
+def test_backward_may_remove_nothing(table):
+    X, y = table
+    X = X[:, [0, 3, 4]]
+    selector = SequentialFeatureSelector(LinearRegression(), tol=0.0, direction="backward")
+    assert selected(selector.fit(X, y)) == [0, 1, 2]
+    assert [done.action for done in selector.selection_.rounds] == ["start"]
+    # scikit-learn compares the first removal with nothing, and so makes it.
+    theirs = ScikitLearn(LinearRegression(), tol=0.0, direction="backward").fit(X, y)
+    assert theirs.get_support().sum() < 3
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("engine", ["moments", "refit"])
+@pytest.mark.parametrize(
+    "fixed", [["sex", "sugar"], [1, 5], np.array([5, 1]), ("sugar", 1)], ids=str
+)
+def test_fixed_features_by_name_or_position(frame, direction, engine, fixed):
+    X, y = frame
+    selector = SequentialFeatureSelector(
+        LinearRegression(),
+        n_features_to_select=3,
+        direction=direction,
+        fixed_features=fixed,
+        engine=engine,
+    ).fit(X, y)
+    expected, _ = greedy(
+        LinearRegression(), X.to_numpy(), y, 3, backward=direction == "backward", fixed=[1, 5]
+    )
+    assert selected(selector) == expected
+    for done in selector.selection_.rounds:
+        assert {1, 5} <= set(done.subset)
+
+
+def test_one_fixed_feature_given_as_an_array(table):
+    selector = SequentialFeatureSelector(
+        LinearRegression(), n_features_to_select=1, fixed_features=np.array([0])
+    ).fit(*table)
+    assert selected(selector) == [0]
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_groups_of_features_move_as_one(frame, direction):
+    X, y = frame
+    groups = [["age", "sex"], ["sugar"], ["bp", "chol"], [2]]
+    for fixed, fixed_groups in ((None, ()), (["bp", 4], (2,)), (["sugar"], (1,))):
+        selector = SequentialFeatureSelector(
+            LinearRegression(),
+            n_features_to_select=2,
+            direction=direction,
+            feature_groups=groups,
+            fixed_features=fixed,
+        ).fit(X, y)
+        expected, rounds = greedy(
+            LinearRegression(),
+            *(X.to_numpy(), y, 2),
+            backward=direction == "backward",
+            features=[[0, 1], [5], [3, 4], [2]],
+            fixed=fixed_groups,
+        )
+        columns = [[0, 1], [5], [3, 4], [2]]
+        assert selected(selector) == sorted(
+            column for group in expected for column in columns[group]
+        )
+        assert selector.n_features_to_select_ == 2
+        moved = [done for done in selector.selection_.rounds if done.action != "start"]
+        assert [done.feature_index for done in moved] == [r[0] for r in rounds]
+        assert moved[0].feature == tuple(NAMES[column] for column in columns[rounds[0][0]])
+        assert selector.selection_.engines == ("refit",)
+
+
+def test_floating_goes_back_where_that_is_better():
+    X, y = load_diabetes(return_X_y=True)
+    X = np.column_stack([X, X[:, 2] + X[:, 3] + X[:, 8]])[::3]
+    plain = SequentialFeatureSelector(
+        LinearRegression(), n_features_to_select=5, engine="refit", cv=3
+    ).fit(X, y[::3])
+    floating = clone(plain).set_params(floating=True).fit(X, y[::3])
+    actions = [done.action for done in floating.selection_.rounds]
+    assert "remove" in actions
+    assert floating.get_support().sum() == 5
+    rounds = floating.selection_.rounds
+    for done, previous in zip(rounds[1:], rounds[:-1], strict=True):
+        if done.action == "remove":
+            assert done.mean > previous.mean
+    assert rounds[-1].mean > plain.selection_.rounds[-1].mean
+
+
+# --------------------------------------------------------------------------------------------------
+# What is told
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("engine", ["moments", "refit"])
+def test_the_path_is_that_of_refits(frame, direction, engine):
+    X, y = frame
+    selector = SequentialFeatureSelector(
+        LinearRegression(), n_features_to_select=2, direction=direction, engine=engine, cv=4
+    ).fit(X, y)
+    backward = direction == "backward"
+    _, expected = greedy(LinearRegression(), X.to_numpy(), y, 2, backward=backward, cv=4)
+    selection = selector.selection_
+    assert isinstance(selection, Selection)
+    assert selection.complete
+    assert selection.scoring == "r2"
+    assert selection.direction == direction
+    assert selection.names == tuple(NAMES)
+    assert selection.engines == (engine,)
+    assert selection.plan == str(selector.plan_)
+    rounds = selection.rounds
+    if backward:
+        assert rounds[0].action == "start"
+        full = cross_val_score(LinearRegression(), X, y, cv=4)
+        np.testing.assert_allclose(rounds[0].fold_scores, full, rtol=1e-9)
+        rounds = rounds[1:]
+    for done, (best, mean, second, second_mean) in zip(rounds, expected, strict=True):
+        assert done.action == ("remove" if backward else "add")
+        assert done.feature == NAMES[best]
+        assert done.mean == pytest.approx(mean, rel=1e-9)
+        assert done.runner_up == NAMES[second]
+        assert done.runner_up_mean == pytest.approx(second_mean, rel=1e-9)
+        assert done.tied == ()
+        assert 0 < done.seconds < 60
+        assert done.engine == engine
+        folds = cross_val_score(LinearRegression(), X[list(done.names)], y, cv=4)
+        np.testing.assert_allclose(done.fold_scores, folds, rtol=1e-9)
+
+
+@pytest.mark.parametrize("engine", ["auto", "refit"])
+def test_ties_are_told_and_broken_as_in_scikit_learn(table, engine):
+    X, y = table
+    X[:, 5] = X[:, 3]
+    options = {"n_features_to_select": 2, "cv": 3}
+    selector = SequentialFeatureSelector(LinearRegression(), **options, engine=engine).fit(X, y)
+    first = selector.selection_.rounds[0]
+    assert (first.feature, first.tied, first.runner_up) == (3, (5,), 5)
+    assert first.runner_up_mean == pytest.approx(first.mean, rel=1e-12)
+    theirs = ScikitLearn(LinearRegression(), **options).fit(X, y)
+    assert selected(selector) == theirs.get_support(indices=True).tolist()
+
+
+def test_plan_tells_and_does_nothing(table):
+    selector = SequentialFeatureSelector(
+        LinearRegression(), n_features_to_select=2, direction="backward"
+    )
+    before = dict(vars(selector))
+    plan = selector.plan(*table)
+    assert vars(selector) == before
+    assert isinstance(plan, Plan)
+    assert (plan.engine, plan.n_rows, plan.n_columns, plan.n_folds) == ("moments", 80, 6, 5)
+    assert (plan.n_rounds, plan.n_candidates) == (5, 1 + 6 + 5 + 4 + 3)
+    assert "refits avoided" in str(plan)
+    assert str(selector.fit(*table).plan_) == str(plan)
+    plan = selector.set_params(estimator=DecisionTreeRegressor()).plan(*table)
+    assert plan.engine == "refit"
+    assert "DecisionTreeRegressor is not LinearRegression or Ridge" in str(plan)
+
+
+def test_verbose_prints_a_line_a_round_to_standard_error(frame, capsys):
+    selector = SequentialFeatureSelector(
+        LinearRegression(), n_features_to_select=4, direction="backward", verbose=1
+    ).fit(*frame)
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = err.splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("[dagsel] round 0: start, 6 features, score 0.")
+    last = selector.selection_.rounds[-1]
+    told = f"[dagsel] round 2: remove {last.feature}, 4 features, score {last.mean:.6g}; 0 to go"
+    assert lines[2] == told
+    selector.set_params(verbose=0).fit(*frame)
+    assert capsys.readouterr() == ("", "")
+
+
+# --------------------------------------------------------------------------------------------------
+# Groups and weights
+
+
+@pytest.fixture
+def groups():
+    return np.random.default_rng(0).integers(0, 8, size=80)
+
+
+@pytest.mark.parametrize("engine", ["moments", "refit"])
+def test_groups_reach_the_splitter(table, groups, engine):
+    X, y = table
+    selector = SequentialFeatureSelector(
+        LinearRegression(), n_features_to_select=3, cv=GroupKFold(4), engine=engine
+    ).fit(X, y, groups=groups)
+    for done in selector.selection_.rounds:
+        columns = list(done.subset)
+        expected = cross_val_score(
+            LinearRegression(), X[:, columns], y, cv=list(GroupKFold(4).split(X, y, groups))
+        )
+        np.testing.assert_allclose(done.fold_scores, expected, rtol=1e-9)
+    with pytest.raises(DataError, match="Give the group of each row as groups= to fit"):
+        selector.fit(X, y)
+
+
+def weighted_scores(X, y, columns, weights):
+    scores = []
+    for train, test in KFold(5).split(X):
+        model = LinearRegression().fit(X[train][:, columns], y[train], weights[train])
+        scores.append(model.score(X[test][:, columns], y[test]))
+    return scores
+
+
+def test_weights_reach_the_estimator(table):
+    X, y = table
+    weights = np.random.default_rng(1).uniform(0.01, 3, size=80)
+    selector = SequentialFeatureSelector(LinearRegression(), n_features_to_select=2)
+    selector.fit(X, y, sample_weight=weights)
+    assert "parameters are passed to fit" in selector.plan_.reason
+    for done in selector.selection_.rounds:
+        expected = weighted_scores(X, y, list(done.subset), weights)
+        np.testing.assert_allclose(done.fold_scores, expected, rtol=1e-12)
+    rounds = selector.selection_.rounds
+    model = Pipeline([("select", selector), ("fit", Ridge())])
+    model.fit(X, y, select__sample_weight=weights.tolist())
+    assert model[0].selection_.rounds[-1].mean == rounds[-1].mean
+
+
+def test_groups_and_weights_are_routed(table, groups):
+    X, y = table
+    weights = np.random.default_rng(1).uniform(0.01, 3, size=80)
+    plain = SequentialFeatureSelector(Ridge(), n_features_to_select=2, cv=GroupKFold(4))
+    plain.fit(X, y, groups=groups, sample_weight=weights)
+    with config_context(enable_metadata_routing=True):
+        selector = clone(plain).set_fit_request(groups=True, sample_weight="importance")
+        model = make_pipeline(selector, LinearRegression())
+        model.fit(X, y, groups=groups, importance=weights)
+        routed = model[0].selection_.rounds
+        search = GridSearchCV(
+            model, {"sequentialfeatureselector__estimator__alpha": [0.1, 1e4]}, cv=GroupKFold(2)
+        ).fit(X, y, groups=groups, importance=weights)
+    np.testing.assert_array_equal(routed[-1].fold_scores, plain.selection_.rounds[-1].fold_scores)
+    assert search.best_params_ == {"sequentialfeatureselector__estimator__alpha": 0.1}
+
+
+# --------------------------------------------------------------------------------------------------
+# What is left when a run ends before its time
+
+
+class StopsAt(RegressorMixin, BaseEstimator):
+    """A mean that, on so few columns, is interrupted by the user or fails."""
+
+    def __init__(self, n_columns=0, error=KeyboardInterrupt):
+        self.n_columns = n_columns
+        self.error = error
+
+    def fit(self, X, y):
+        if X.shape[1] == self.n_columns:
+            message = f"stopped at {self.n_columns}"
+            raise self.error(message)
+        self.mean_ = np.mean(y) * (1 + 0.01 * X[0].sum())
+        return self
+
+    def predict(self, X):
+        return np.full(len(X), self.mean_)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "match"),
+    [
+        (KeyboardInterrupt, KeyboardInterrupt, "stopped at 3"),
+        (RuntimeError, ScoringError, "RuntimeError: stopped at 3"),
+    ],
+)
+def test_what_was_decided_is_kept(table, error, raised, match):
+    X, y = table
+    selector = SequentialFeatureSelector(
+        StopsAt(), n_features_to_select=1, direction="backward", cv=2
+    ).fit(X, y)
+    complete = selector.selection_
+    assert len(complete.rounds) == 6
+    selector.set_params(estimator=StopsAt(3, error))
+    with pytest.raises(raised, match=match):
+        selector.fit(X, y)
+    partial = selector.selection_
+    assert not partial.complete
+    assert [done.subset for done in partial.rounds] == [done.subset for done in complete.rounds[:3]]
+    # Nothing of the earlier fit passes for a result of this one.
+    with pytest.raises(NotFittedError):
+        selector.get_support()
+    assert not hasattr(selector, "n_features_to_select_")
+    selector.set_params(estimator=StopsAt())
+    assert selected(selector.fit(X, y)) == list(complete.rounds[-1].subset)
