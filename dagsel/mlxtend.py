@@ -97,9 +97,9 @@ class SequentialFeatureSelector(MetaEstimatorMixin, HoldsClient):
     the highest, forward adds the lowest) and not by the order of a Python set; a candidate with a
     NaN score in any fold is never chosen; "parsimonious" is the textbook one-standard-error rule;
     confidence intervals have n - 1 degrees of freedom; `tol` does not keep the move that failed
-    it; `fit` changes no parameter; Ctrl-C is raised, with everything decided until then in the
-    attributes; data frames reach the estimator as they are, and `transform` finds their columns by
-    name.
+    it; `fit` changes no parameter, and `scoring=None` stays what it is; Ctrl-C is raised, with
+    everything decided until then in the attributes; data frames reach the estimator as they are,
+    and `transform` finds their columns by name.
     """
 
     def __init__(
@@ -397,6 +397,9 @@ class SequentialFeatureSelector(MetaEstimatorMixin, HoldsClient):
                 raise ValueError(msg)
             return np.asarray(X[labels].to_numpy())
         array = X if hasattr(X, "shape") and columns is None else np.asarray(X)
+        if array.ndim != 2:
+            msg = f"X must have two dimensions, rows and columns; it has {array.ndim}"
+            raise ValueError(msg)
         if array.shape[1] != self.n_features:
             msg = f"X has {array.shape[1]} columns, but {self.n_features} were seen in fit"
             raise ValueError(msg)
@@ -430,15 +433,17 @@ class SequentialFeatureSelector(MetaEstimatorMixin, HoldsClient):
         return table
 
 
-def _spread(scores: NDArray[np.float64], confidence: float) -> tuple[float, float, float]:
+def _spread(
+    scores: NDArray[np.float64], confidence: float
+) -> tuple[np.float64, np.float64, np.float64]:
     from scipy.stats import t as student
 
     n = len(scores)
-    deviation = float(np.std(scores))
+    deviation = np.float64(np.std(scores))
     if n < 2:
-        return np.nan, deviation, np.nan
-    error = float(np.std(scores, ddof=1) / np.sqrt(n))
-    return error * float(student.ppf((1 + confidence) / 2, n - 1)), deviation, error
+        return np.float64(np.nan), deviation, np.float64(np.nan)
+    error = np.float64(np.std(scores, ddof=1) / np.sqrt(n))
+    return error * np.float64(student.ppf((1 + confidence) / 2, n - 1)), deviation, error
 
 
 def _is_int(value: Any) -> bool:
@@ -455,6 +460,8 @@ class _Counter(LogMonitor):
 
     def round(self, done: Round, rounds_left: int) -> None:
         super().round(done, rounds_left)
+        if done.action == "start":
+            return
         if self.verbose == 1:
             self.stream.write(f"\rFeatures: {done.n_features}/{self.target}")
         elif self.verbose > 1:

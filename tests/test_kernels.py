@@ -165,14 +165,27 @@ def test_dropping_columns_keeps_the_others_scores(library):
     np.testing.assert_allclose(after[0, kept.index(3)], expected, rtol=1e-9)
 
 
-def test_applying_changes_leaves_the_input_as_it_was(library):
+@pytest.mark.parametrize("keep", [None, [0, 2, 3]])
+def test_applying_changes_writes_to_no_matrix_but_lets_go_of_them(library, keep):
     problem = LeastSquaresProblem.random(2)
     state = problem.tableau(library, full=True)
-    start = [on_host(matrix).copy() for matrix in (*state.swept, *state.gram)]
+    matrices = [*state.swept, *state.gram]
+    before = [on_host(matrix).copy() for matrix in matrices]
     moved = tableau.toggle(library.xp, state, 1, active=True)
-    tableau.apply_pending(library.xp, moved)
-    for before, after in zip(start, (*state.swept, *state.gram), strict=True):
-        np.testing.assert_array_equal(before, on_host(after))
+    keep = None if keep is None else library.asarray(np.array(keep))
+    tableau.apply_pending(library.xp, moved, keep)
+    assert moved.swept == moved.gram == []
+    for old, matrix in zip(before, matrices, strict=True):
+        np.testing.assert_array_equal(old, on_host(matrix))
+
+
+@pytest.mark.parametrize("definite", [True, False])
+def test_sandwich(library, definite):
+    rng = np.random.default_rng(0)
+    root, middle = rng.normal(size=(5, 20)), rng.normal(size=(5, 9 if definite else 3))
+    inverse, middle = np.linalg.inv(root @ root.T), middle @ middle.T
+    found = backend.sandwich(library.xp, library.asarray(inverse), library.asarray(middle))
+    np.testing.assert_allclose(on_host(found), inverse @ middle @ inverse, rtol=1e-9, atol=1e-12)
 
 
 def test_indefinite_matrix_has_no_tableau(library):

@@ -22,7 +22,14 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeRegressor
 from sklearn.utils.estimator_checks import check_estimator
 
-from dagsel import DataError, Plan, ScoringError, Selection, SequentialFeatureSelector
+from dagsel import (
+    DagselWarning,
+    DataError,
+    Plan,
+    ScoringError,
+    Selection,
+    SequentialFeatureSelector,
+)
 
 NAMES = ["age", "sex", "bmi", "bp", "chol", "sugar"]
 
@@ -306,7 +313,7 @@ def test_in_a_pipeline(frame):
 
 def test_tuned_by_a_grid_search():
     X, y = load_diabetes(return_X_y=True)
-    X, y = X[:120], y[:120]
+    X, y = X[:90, 1:7], y[:90]
     model = Pipeline(
         [
             ("select", SequentialFeatureSelector(Ridge(), direction="backward")),
@@ -315,7 +322,7 @@ def test_tuned_by_a_grid_search():
     )
     grid = {
         "select__estimator__alpha": [1e-3, 10.0],
-        "select__n_features_to_select": [2, 6],
+        "select__n_features_to_select": [2, 5],
         "select__cv": [3, KFold(4, shuffle=True, random_state=0)],
     }
     search = GridSearchCV(model, grid, cv=3).fit(X, y)
@@ -501,20 +508,21 @@ def test_groups_of_features_move_as_one(frame, direction):
 
 
 def test_floating_goes_back_where_that_is_better():
-    X, y = load_diabetes(return_X_y=True)
-    X = np.column_stack([X, X[:, 2] + X[:, 3] + X[:, 8]])[::3]
-    plain = SequentialFeatureSelector(
-        LinearRegression(), n_features_to_select=5, engine="refit", cv=3
-    ).fit(X, y[::3])
-    floating = clone(plain).set_params(floating=True).fit(X, y[::3])
-    actions = [done.action for done in floating.selection_.rounds]
-    assert "remove" in actions
-    assert floating.get_support().sum() == 5
+    rng = np.random.default_rng(7)
+    X = rng.normal(size=(60, 8))
+    X[:, 0] = X[:, 1] + X[:, 2] + X[:, 3] + 0.5 * rng.normal(size=60)
+    y = X[:, 1] + X[:, 2] + X[:, 3] + 0.3 * rng.normal(size=60)
+    plain = SequentialFeatureSelector(LinearRegression(), n_features_to_select=4, cv=3).fit(X, y)
+    floating = clone(plain).set_params(floating=True).fit(X, y)
     rounds = floating.selection_.rounds
-    for done, previous in zip(rounds[1:], rounds[:-1], strict=True):
-        if done.action == "remove":
-            assert done.mean > previous.mean
-    assert rounds[-1].mean > plain.selection_.rounds[-1].mean
+    # Alone the first column is the best; with the three that make it up it is of no use.
+    assert rounds[0].feature == 0
+    back = [done for done in rounds if done.action == "remove"]
+    assert 0 in [done.feature for done in back]
+    assert {1, 2, 3} < set(selected(floating)) < {1, 2, 3, 4, 5, 6, 7}
+    for done in back:
+        assert done.mean > rounds[done.number - 1].mean
+    assert rounds[-1].mean > plain.selection_.rounds[-1].mean + 0.05
 
 
 # --------------------------------------------------------------------------------------------------
@@ -562,7 +570,12 @@ def test_ties_are_told_and_broken_as_in_scikit_learn(table, engine):
     X, y = table
     X[:, 5] = X[:, 3]
     options = {"n_features_to_select": 2, "cv": 3}
-    selector = SequentialFeatureSelector(LinearRegression(), **options, engine=engine).fit(X, y)
+    selector = SequentialFeatureSelector(LinearRegression(), **options, engine=engine)
+    if engine == "auto":
+        with pytest.warns(DagselWarning, match="duplicate"):
+            selector.fit(X, y)
+    else:
+        selector.fit(X, y)
     first = selector.selection_.rounds[0]
     assert (first.feature, first.tied, first.runner_up) == (3, (5,), 5)
     assert first.runner_up_mean == pytest.approx(first.mean, rel=1e-12)

@@ -19,6 +19,7 @@ import click
 
 from dagsel.cli.errors import (
     FAILED,
+    NOTHING,
     CommandError,
     Interrupted,
     Signals,
@@ -31,14 +32,14 @@ from dagsel.cli.options import Options, shared_options
 from dagsel.cli.output import Output, versions
 from dagsel.cli.progress import Reporter, reporting
 from dagsel.cli.where import connected
+from dagsel.data.sources import open_table, scan
+from dagsel.job import Job, _runner, choose_executor
+from dagsel.plan import Plan
+from dagsel.results import Selection
+from dagsel.selector import SequentialFeatureSelector
 
 if TYPE_CHECKING:
     from distributed import Client
-
-    from dagsel.job import Job
-    from dagsel.plan import Plan
-    from dagsel.results import Selection
-    from dagsel.selector import SequentialFeatureSelector
 
 __all__ = ["main"]
 
@@ -107,9 +108,6 @@ def plan(signals: Signals, options: Options, as_json: bool) -> None:
 
 def _open(options: Options, client: Client | None, reporter: Reporter) -> Job:
     """Turn options into a job."""
-    # Here and not above: importing scikit-learn takes seconds, which --help should not.
-    from dagsel.data.sources import scan
-
     with input_stage(debug=options.debug):
         selector = _selector(options, client)
         reporter.phase(f"opening {_files(options.data)}")
@@ -123,8 +121,6 @@ def _open(options: Options, client: Client | None, reporter: Reporter) -> Job:
 
 
 def _selector(options: Options, client: Client | None) -> SequentialFeatureSelector:
-    from dagsel.selector import SequentialFeatureSelector
-
     return SequentialFeatureSelector(
         make_estimator(options.estimator, dict(options.param)),
         n_features_to_select=_size(options),
@@ -152,9 +148,6 @@ def _groups(options: Options, client: Client | None) -> Any:
     """Read the column of groups, as if it were the target."""
     if options.groups is None:
         return None
-    from dagsel.data.sources import open_table, scan
-    from dagsel.job import _runner, choose_executor
-
     # A feature there must be; the target is a column of numbers.
     column = scan(options.data, target=options.groups, columns=[options.target[0]])
     return open_table(column, run=_runner(choose_executor(client, None))).target
@@ -223,7 +216,7 @@ def _with_what_is_kept(
     n_rounds = len(selection.rounds)
     decided = f"{n_rounds} round{'s' if n_rounds > 1 else ''} decided before"
     if n_rounds == 0:
-        kept = "No round had been decided."
+        kept = NOTHING
     elif output.folder is None:
         kept = f"The {decided} would have been kept with -o."
     else:
@@ -233,7 +226,7 @@ def _with_what_is_kept(
         except OSError as failure:
             kept = f"The {decided} cannot be written: {failure}."
     if isinstance(error, Interrupted):
-        return CommandError(kept, error.exit_code, prefix=f"Interrupted by {error.name}. ")
+        return error.ending(kept)
     return CommandError(f"{error.message} {kept}" if n_rounds else error.message, error.code)
 
 
@@ -266,10 +259,11 @@ def _exit_code(arguments: Sequence[str] | None, signals: Signals) -> int:
         error.show()
         return error.code if isinstance(error, CommandError) else error.exit_code
     except (KeyboardInterrupt, click.Abort) as error:
-        # click turns a KeyboardInterrupt into an Abort.
+        # Before or after the command itself. click turns a KeyboardInterrupt into an Abort.
         cause = error if isinstance(error, Interrupted) else error.__cause__
         ended = cause if isinstance(cause, Interrupted) else Interrupted(signal.SIGINT)
-        click.echo(f"Interrupted by {ended.name}. No round had been decided.", err=True)
-        return ended.exit_code
+        final = ended.ending(NOTHING)
+        final.show()
+        return final.code
     # With standalone_mode=False click returns the code of --help and --version.
     return code if isinstance(code, int) else 0

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import logging
 import os
 import signal
+import sys
 import traceback
+from asyncio import CancelledError
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -17,11 +20,13 @@ from dagsel.exceptions import DagselError, DataError, ScoringError
 
 __all__ = [
     "FAILED",
+    "NOTHING",
     "USAGE",
     "CommandError",
     "Interrupted",
     "Signals",
     "input_stage",
+    "quietly_broken_pipe",
     "run_stage",
 ]
 
@@ -29,6 +34,13 @@ logger = logging.getLogger("dagsel")
 
 FAILED = 1
 USAGE = 2
+
+NOTHING = "Nothing was decided."
+
+_LOST = (
+    "the connection to the Dask scheduler was lost and did not come back. See whether the "
+    "scheduler still runs and what it says in its log."
+)
 
 # What the Python interface calls what here is an option.
 _OPTION_OF = {
@@ -73,15 +85,15 @@ class Interrupted(KeyboardInterrupt):
         super().__init__(signum)
         self.signum = signum
 
-    @property
-    def exit_code(self) -> int:
-        """What shells expect: 130 for Ctrl-C, 143 for SIGTERM."""
-        return 128 + self.signum
+    def __str__(self) -> str:
+        return f"Interrupted by {signal.Signals(self.signum).name}."
 
-    @property
-    def name(self) -> str:
-        """Name of the signal."""
-        return signal.Signals(self.signum).name
+    def ending(self, kept: str) -> CommandError:
+        """Return the error that ends the command, and says what was kept.
+
+        Its code is the one that shells expect: 130 for Ctrl-C, 143 for SIGTERM.
+        """
+        return CommandError(kept, 128 + self.signum, prefix=f"{self} ")
 
 
 class Signals:
@@ -159,16 +171,26 @@ def _reported(exit_code: int, known: tuple[type[Exception], ...], *, debug: bool
         raise _command_error(error, USAGE, debug=debug) from error
     except DagselError as error:
         raise _command_error(error, FAILED, debug=debug) from error
-    except Exception as error:
+    except (Exception, CancelledError) as error:
         if isinstance(error, known):
             raise _command_error(error, exit_code, debug=debug) from error
+        if _connection_lost(error):
+            raise _command_error(error, FAILED, debug=debug, text=_LOST) from error
         text = " ".join(f"{type(error).__name__}: {error}".split())
         hint = "" if debug else " (--debug shows where it came from)"
         raise _command_error(error, FAILED, debug=debug, text=text + hint) from error
 
 
+def _connection_lost(error: BaseException) -> bool:
+    if "distributed" not in sys.modules:
+        return False
+    from distributed.comm.core import CommClosedError
+
+    return isinstance(error, (CommClosedError, CancelledError, concurrent.futures.CancelledError))
+
+
 def _command_error(
-    error: Exception, exit_code: int, *, debug: bool, text: str | None = None
+    error: BaseException, exit_code: int, *, debug: bool, text: str | None = None
 ) -> CommandError:
     shown = "".join(traceback.format_exception(error))
     logger.debug("%s", shown.rstrip())

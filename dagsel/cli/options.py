@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from dagsel.cli.errors import NOTHING, Interrupted
 from dagsel.cli.objects import literal
 from dagsel.plan import ENGINES, EngineName
 from dagsel.search import Direction
@@ -229,7 +230,11 @@ def shared_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def packed(**values: Any) -> None:
         options = Options(**{name: values.pop(name) for name in names})
-        command(options, **values)
+        try:
+            command(options, **values)
+        except Interrupted as error:
+            # Not left to click, which prints an empty line.
+            raise error.ending(NOTHING) from error
 
     for decorator in reversed(_DECORATORS):
         packed = decorator(packed)

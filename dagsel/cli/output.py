@@ -27,7 +27,7 @@ __all__ = ["Output", "versions"]
 logger = logging.getLogger("dagsel")
 
 _PACKAGES = ("dagsel", "numpy", "scipy", "scikit-learn", "pandas", "dask", "distributed")
-# The last one is written last: where it is, the others are complete.
+# In the order of writing: where the last one is, the others are complete.
 _RESULTS = ("path.csv", "path.parquet", "selected.txt", "selection.json")
 
 
@@ -108,35 +108,33 @@ class Output:
         """
         if self.folder is None:
             return
-        names = [f"path.{self.path_format}"]
-        pending = [_pending(self.folder, names[0], _table_bytes(selection, self.path_format))]
+        contents = {f"path.{self.path_format}": _table_bytes(selection, self.path_format)}
         if selected is not None:
-            text = "".join(f"{name}\n" for name in selected)
-            names.append("selected.txt")
-            pending.append(_pending(self.folder, names[-1], text.encode()))
-        names.append("selection.json")
-        pending.append(_pending(self.folder, names[-1], (selection.to_json() or "").encode()))
-        # Only now, with everything on the disk, is anything replaced.
-        for name in set(_RESULTS).difference(names):
-            (self.folder / name).unlink(missing_ok=True)
-        for temporary, name in zip(pending, names, strict=True):
-            os.replace(temporary, self.folder / name)
-        logger.info("written: %s", ", ".join(names))
+            contents["selected.txt"] = "".join(f"{name}\n" for name in selected).encode()
+        contents["selection.json"] = (selection.to_json() or "").encode()
+        pending: dict[str, Path] = {}
+        try:
+            for name, content in contents.items():
+                pending[name] = self.folder / f".{name}.{os.getpid()}.tmp"
+                _write(pending[name], content)
+            # Only now, with everything on the disk, is anything replaced.
+            for name in set(_RESULTS).difference(contents):
+                (self.folder / name).unlink(missing_ok=True)
+            for name, temporary in pending.items():
+                os.replace(temporary, self.folder / name)
+        finally:
+            for temporary in pending.values():
+                with suppress(OSError):
+                    temporary.unlink()
+        logger.info("written: %s", ", ".join(contents))
 
 
-def _pending(folder: Path, name: str, content: bytes) -> Path:
-    """Write a file under a temporary name and make sure that it is on the disk."""
-    temporary = folder / f".{name}.{os.getpid()}.tmp"
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-    return temporary
+def _write(path: Path, content: bytes) -> None:
+    """Write a file and make sure that it is on the disk."""
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _table_bytes(selection: Selection, path_format: str) -> bytes:

@@ -98,8 +98,8 @@ def _given_cluster(options: Options, reporter: Reporter, opened: ExitStack) -> C
         # Without the names of Dask's objects.
         why = " ".join(str(cause).split()).rpartition(">: ")[2]
         msg = (
-            f"no Dask scheduler answers at {where} within {options.timeout:g} s ({why}). Check the address, and that `dask scheduler` "
-            "runs there and can be reached from here."
+            f"no Dask scheduler answers at {where} within {options.timeout:g} s ({why}). Check "
+            "the address, and that `dask scheduler` runs there and can be reached from here."
         )
         raise CommandError(msg, USAGE) from error
     opened.callback(_close, client)

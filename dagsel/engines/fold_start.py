@@ -121,6 +121,8 @@ def start_fold(
     unit = xp.concat([1 / scale, xp.ones_like(mean[p:])])
     tests *= unit[:, None]
     tests *= unit[None, :]
+    # Matrices of that size count: at most two sets of them are alive at a time.
+    del train, test, summed
     arguments = (
         products[:p, :p],
         products[:p, p:],
@@ -131,20 +133,34 @@ def start_fold(
     full = full_tableau(xp, *arguments)
     if full is None:
         raise NotCertifiedError(_explain_deficient(facts.fold))
-    inverse = full.swept[0]
+    growth = _certified_growth(xp, model, facts.fold, full, arguments[0], scale, cancelled)
+    starts_full = 2 * len(columns) > p
+    tableau = full if starts_full else empty_tableau(xp, *arguments)
+    spread = float(xp.sum(arguments[4]))
+    return FoldStart(facts, columns, starts_full, tableau, spread, growth)
+
+
+def _certified_growth(
+    xp: Any,
+    model: LeastSquares,
+    fold: int,
+    full: Tableau,
+    products: Array,
+    scale: Array,
+    cancelled: Array,
+) -> float:
+    """Return `FoldStart.growth`, or raise if scores could be wrong."""
+    inverse = full.swept[0]  # its sign does not matter here
     norm = float(xp.max(absolute_row_sums(xp, inverse, xp.ones_like(scale))))
     growth = (1 + _GROWTH * norm**2) * max(1.0, float(xp.max(cancelled)))
     # Not `>`: a norm that is not a number certifies nothing.
     if not growth * EPSILON <= MAX_RELATIVE_ERROR:
         column = int(xp.argmax(-full.pivots[0, :]))
         inflation = -float(full.pivots[0, column])
-        raise NotCertifiedError(_explain_condition(facts.fold, column, inflation))
+        raise NotCertifiedError(_explain_condition(fold, column, inflation))
     if model.cutoff is not None:
-        _check_cutoff(xp, model.cutoff, facts.fold, arguments[0], inverse, scale)
-    starts_full = 2 * len(columns) > p
-    tableau = full if starts_full else empty_tableau(xp, *arguments)
-    spread = float(xp.sum(arguments[4]))
-    return FoldStart(facts, columns, starts_full, tableau, spread, growth)
+        _check_cutoff(xp, model.cutoff, fold, products, inverse, scale)
+    return growth
 
 
 def _difference(whole: Moments, part: Moments | None) -> Moments:

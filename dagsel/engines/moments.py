@@ -244,11 +244,11 @@ class MomentsEngine:
 
 
 def _tidied(xp: Any, state: MomentsState) -> MomentsState:
-    """Apply the pending changes; let go of spent columns when they are worth the copying."""
+    """Apply the pending changes, and let go of spent columns."""
     present = np.flatnonzero(state.positions >= 0)
     order = present[np.argsort(state.positions[present])]
     kept = order[~state.spent[order]]
-    if len(kept) == 0 or len(kept) > 0.9 * len(order):
+    if len(kept) in (0, len(order)):
         return replace(state, tableau=apply_pending(xp, state.tableau))
     keep = to_device_of(state.tableau.pivots, state.positions[kept])
     positions = np.full_like(state.positions, -1)

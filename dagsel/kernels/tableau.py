@@ -30,7 +30,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dagsel.backend import Array, add_product, cholesky_inverse
+from dagsel.backend import Array, add_product, cholesky_inverse, sandwich
 
 __all__ = [
     "Tableau",
@@ -50,7 +50,7 @@ class Tableau:
 
     Attributes
     ----------
-    swept, gram : tuple of K arrays of shape (m, m)
+    swept, gram : list of K arrays of shape (m, m)
         A and Q without the pending changes. Diagonals are stale: read `pivots`, `gram_diagonal`.
     pivots, gram_diagonal : array of shape (K, m)
         Diagonals of A and Q.
@@ -68,8 +68,8 @@ class Tableau:
         How many of the R rows are in use.
     """
 
-    swept: tuple[Array, ...]
-    gram: tuple[Array, ...]
+    swept: list[Array]
+    gram: list[Array]
     pivots: Array
     gram_diagonal: Array
     swept_targets: Array
@@ -118,8 +118,7 @@ def full_tableau(
     coefficients = xp.matmul(inverse, train_targets)
     # One step of iterative refinement; it costs next to nothing.
     coefficients += xp.matmul(inverse, train_targets - xp.matmul(train, coefficients))
-    directions = xp.matmul(test, inverse)
-    gram = xp.matmul(inverse, directions)
+    gram = sandwich(xp, inverse, test)
     predicted = xp.matmul(test, coefficients)
     residual_targets = xp.matmul(inverse, test_targets - predicted)
     errors = targets + xp.sum(coefficients * (predicted - 2 * test_targets), axis=0)
@@ -139,8 +138,8 @@ def _single(
 ) -> Tableau:
     no_room = xp.empty((1, 0, swept.shape[0]), dtype=swept.dtype, device=swept.device)
     return Tableau(
-        swept=(swept,),
-        gram=(gram,),
+        swept=[swept],
+        gram=[gram],
         pivots=xp.linalg.diagonal(swept)[None, :],
         gram_diagonal=xp.linalg.diagonal(gram)[None, :],
         swept_targets=swept_targets[None, :, :],
@@ -159,8 +158,8 @@ def stack_folds(xp: Any, tableaux: list[Tableau]) -> Tableau:
         return xp.concat([getattr(each, name) for each in tableaux], axis=0)
 
     return Tableau(
-        swept=tuple(matrix for each in tableaux for matrix in each.swept),
-        gram=tuple(matrix for each in tableaux for matrix in each.gram),
+        swept=[matrix for each in tableaux for matrix in each.swept],
+        gram=[matrix for each in tableaux for matrix in each.gram],
         pivots=joined("pivots"),
         gram_diagonal=joined("gram_diagonal"),
         swept_targets=joined("swept_targets"),
@@ -267,21 +266,23 @@ def apply_pending(xp: Any, tableau: Tableau, keep: Array | None = None) -> Table
     xp : namespace
         Array API namespace of the tableau.
     tableau : Tableau
-        Not changed, so that a task may be run again on the same input.
+        Used up: its lists of matrices are emptied one by one, so that there never are two sets of
+        them. The matrices themselves are not written to.
     keep : array of int, optional
         Positions of the columns to keep; all by default.
     """
     swept, gram = [], []
-    for fold, (a, q) in enumerate(zip(tableau.swept, tableau.gram, strict=True)):
+    tableau.swept.reverse()
+    tableau.gram.reverse()
+    for fold in range(tableau.pivots.shape[0]):
         u = tableau.pending_u[fold, : tableau.n_pending, :]
         z = tableau.pending_z[fold, : tableau.n_pending, :]
         pivots = tableau.pending_pivots[fold, : tableau.n_pending]
         if keep is not None:
             u, z = xp.take(u, keep, axis=1), xp.take(z, keep, axis=1)
-            a, q = _submatrix(xp, a, keep), _submatrix(xp, q, keep)
-        swept.append(add_product(xp, a, u * -pivots[:, None], u))
-        gram.append(add_product(xp, q, xp.concat([-u, -z]), xp.concat([z, u])))
-    applied = replace(tableau, swept=tuple(swept), gram=tuple(gram), n_pending=0)
+        swept.append(_changed(xp, tableau.swept.pop(), keep, u * -pivots[:, None], u))
+        gram.append(_changed(xp, tableau.gram.pop(), keep, xp.concat([-u, -z]), xp.concat([z, u])))
+    applied = replace(tableau, swept=swept, gram=gram, n_pending=0)
     if keep is None:
         return applied
     applied = replace(
@@ -291,8 +292,12 @@ def apply_pending(xp: Any, tableau: Tableau, keep: Array | None = None) -> Table
     return with_room(xp, applied, tableau.pending_u.shape[1])
 
 
+def _changed(xp: Any, matrix: Array, keep: Array | None, left: Array, right: Array) -> Array:
+    """Return the kept part of `matrix` plus `left.T @ right`."""
+    if keep is None:
+        return add_product(xp, matrix, left, right)
+    part = xp.take(xp.take(matrix, keep, axis=0), keep, axis=1)
+    return add_product(xp, part, left, right, overwrite=True)
+
+
 _BY_COLUMN = ("pivots", "gram_diagonal", "swept_targets", "gram_targets")
-
-
-def _submatrix(xp: Any, matrix: Array, keep: Array) -> Array:
-    return xp.take(xp.take(matrix, keep, axis=0), keep, axis=1)

@@ -1,0 +1,548 @@
+"""The command, as users and batch systems run it: processes, files, exit codes, signals."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from distributed import Client
+from sklearn.linear_model import LinearRegression, Ridge
+from sklearn.model_selection import GroupKFold, KFold, cross_val_score
+
+from cluster import harness
+from dagsel import Selection, SequentialFeatureSelector
+from dagsel.cli.commands import main
+
+COMMAND = [sys.executable, "-m", "dagsel.cli"]
+LIMIT = 90  # seconds: only met when something hangs
+
+
+def make_table(n_rows: int, n_columns: int) -> pd.DataFrame:
+    rng = np.random.default_rng(n_columns)
+    X = rng.standard_normal((n_rows, n_columns)) + rng.standard_normal((n_rows, 1))
+    names = [f"x{column}" for column in range(n_columns)]
+    table = pd.DataFrame(X, columns=names)
+    table.insert(0, "Path", "a.png")
+    table["id"] = np.arange(n_rows) % 7
+    table["label"] = X[:, : n_columns // 2] @ rng.standard_normal(n_columns // 2)
+    table["label"] += rng.standard_normal(n_rows)
+    return table
+
+
+def features(table: pd.DataFrame) -> pd.DataFrame:
+    return table.drop(columns=["Path", "id", "label"])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cli")
+
+
+@pytest.fixture(scope="module")
+def table(folder: Path) -> pd.DataFrame:
+    made = make_table(240, 12)
+    made.to_csv(folder / "table.csv", index=False)
+    made[:100].to_parquet(folder / "part-0.parquet")
+    made[100:].to_parquet(folder / "part-1.parquet")
+    return made
+
+
+@pytest.fixture
+def data(table: pd.DataFrame, folder: Path) -> list[str]:
+    del table
+    return [str(folder / "table.csv"), "--target", "label", "--drop", "Path", "--drop", "id"]
+
+
+def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        env={**os.environ, **(env or {})},
+        check=False,
+    )
+
+
+def run_here(*arguments: str) -> int:
+    """Run the command in this process: the same function, without seconds of imports."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def assert_same_path(found: Selection, expected: Selection) -> None:
+    assert [done.feature for done in found.rounds] == [done.feature for done in expected.rounds]
+    np.testing.assert_allclose(
+        [done.fold_scores for done in found.rounds],
+        [done.fold_scores for done in expected.rounds],
+        rtol=1e-10,
+    )
+
+
+# ---------------------------------------------------------------- results
+
+
+def test_results_in_a_folder_equal_the_selector(
+    table: pd.DataFrame, data: list[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "deep" / "OUT"
+    options = ["--k", "4", "--scoring", "neg_mean_squared_error", "--fixed", "x11"]
+    splitter = ["--cv", "sklearn.model_selection.KFold", "--cv-param", "n_splits=4"]
+    splitter += ["--cv-param", "shuffle=True", "--cv-param", "random_state=3"]
+    ridge = ["--estimator", "sklearn.linear_model.Ridge", "--param", "alpha=2.5"]
+    done = run("select", *data, *options, *splitter, *ridge, "-o", str(out))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    assert "round 0: start, 12 features" in done.stderr
+
+    selector = SequentialFeatureSelector(
+        Ridge(alpha=2.5),
+        n_features_to_select=4,
+        direction="backward",
+        scoring="neg_mean_squared_error",
+        cv=KFold(4, shuffle=True, random_state=3),
+        fixed_features=["x11"],
+    ).fit(features(table), table["label"])
+    selection = Selection.from_json(out / "selection.json")
+    assert selection.complete
+    assert selection.versions["python"] == sys.version.split()[0]
+    assert_same_path(selection, selector.selection_)
+    chosen = (out / "selected.txt").read_text().splitlines()
+    assert chosen == selector.get_feature_names_out().tolist()
+    with open(out / "path.csv", newline="") as lines:
+        path = list(csv.DictReader(lines))
+    assert [row["feature"] for row in path] == [done.feature or "" for done in selection.rounds]
+    assert [float(row["mean"]) for row in path] == [done.mean for done in selection.rounds]
+    log = (out / "log.txt").read_text()
+    for part in ("start: dagsel select", "--param alpha=2.5", "numpy ", "plan: engine", "round 8"):
+        assert part in log
+    assert "end after" in log.splitlines()[-1]
+    assert sorted(file.name for file in out.iterdir()) == [
+        "log.txt",
+        "path.csv",
+        "selected.txt",
+        "selection.json",
+    ]
+
+
+def test_workers_give_the_same_selection(table: pd.DataFrame, folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "OUT"
+    files = str(folder / "part-*.parquet")
+    columns = ["--target", "label", "--drop", "Path", "--drop", "id"]
+    where = ["--workers", "2", "--memory-limit", "2GB"]
+    options = ["--k", "0.25", "--direction", "forward", "--engine", "refit", "--quiet"]
+    done = run(
+        "select", files, *columns, *options, *where, "-o", str(out), "--path-format", "parquet"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    selector = SequentialFeatureSelector(
+        LinearRegression(), n_features_to_select=0.25, direction="forward"
+    ).fit(features(table), table["label"])
+    selection = Selection.from_json(out / "selection.json")
+    assert_same_path(selection, selector.selection_)
+    assert "2 workers" in str(selection.plan)
+    path = pd.read_parquet(out / "path.parquet")
+    pd.testing.assert_frame_equal(path, selection.to_frame(), check_exact=True, check_dtype=False)
+
+
+def test_a_cluster_that_runs_already(
+    table: pd.DataFrame, data: list[str], command_line_client: Client
+) -> None:
+    expected = SequentialFeatureSelector(
+        LinearRegression(), n_features_to_select=3, direction="backward"
+    ).fit(features(table), table["label"])
+    file = command_line_client.harness.scheduler_file
+    done = run("select", *data, "--k", "3", "--quiet", "--scheduler-file", str(file))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == expected.get_feature_names_out().tolist()
+    assert done.stderr == ""
+    # It has been left as it was.
+    assert len(command_line_client.nthreads()) == 2
+
+
+def test_encrypted_cluster_with_the_certificates_of_dasks_configuration(data: list[str]) -> None:
+    try:
+        with harness.command_line_cluster(1, tls=True) as client:
+            security = client.harness.security
+            address = client.scheduler.address
+            tls = {
+                "DASK_DISTRIBUTED__COMM__TLS__CA_FILE": security.tls_ca_file,
+                "DASK_DISTRIBUTED__COMM__TLS__CLIENT__CERT": security.tls_client_cert,
+                "DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY": security.tls_client_key,
+            }
+            done = run("plan", *data, "--scheduler", address, "--quiet", env=tls)
+            refused = run("plan", *data, "--scheduler", address, "--timeout", "5")
+    except harness.UnavailableError as error:
+        pytest.skip(str(error))
+    assert done.returncode == 0, done.stderr
+    assert "cluster of 1 workers" in done.stdout
+    assert refused.returncode == 2
+    assert "no Dask scheduler answers" in refused.stderr
+
+
+def test_names_go_to_standard_output(
+    table: pd.DataFrame, data: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run_here("select", *data, "--tol", "0.001", "--columns", "x0", "--columns", "x3") == 0
+    expected = SequentialFeatureSelector(LinearRegression(), tol=0.001, direction="backward")
+    expected.fit(table[["x0", "x3"]], table["label"])
+    captured = capfd.readouterr()
+    assert captured.out.splitlines() == expected.get_feature_names_out().tolist()
+    assert "selected" in captured.err
+
+
+@pytest.mark.parametrize("direction", ["backward", "forward"])
+def test_best_is_the_best_of_all_sizes(
+    table: pd.DataFrame, data: list[str], tmp_path: Path, direction: str
+) -> None:
+    out = tmp_path / "OUT"
+    assert run_here("select", *data, "--k", "best", "--direction", direction, "-o", str(out)) == 0
+    selection = Selection.from_json(out / "selection.json")
+    assert selection.sizes == tuple(range(1, 13))
+    best = max(selection.rounds, key=lambda done: done.mean)
+    chosen = (out / "selected.txt").read_text().splitlines()
+    assert chosen == list(best.names)
+    scores = cross_val_score(LinearRegression(), table[chosen], table["label"], cv=5)
+    assert np.mean(scores) == pytest.approx(best.mean, rel=1e-10)
+
+
+def test_groups_are_a_column(table: pd.DataFrame, folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "OUT"
+    data = [str(folder / "table.csv"), "--target", "label", "--drop", "Path", "--groups", "id"]
+    splitter = ["--cv", "sklearn.model_selection.GroupKFold", "--cv-param", "n_splits=3"]
+    assert run_here("select", *data, *splitter, "--k", "5", "-o", str(out)) == 0
+    selector = SequentialFeatureSelector(
+        LinearRegression(), n_features_to_select=5, direction="backward", cv=GroupKFold(3)
+    ).fit(features(table), table["label"], groups=table["id"])
+    assert_same_path(Selection.from_json(out / "selection.json"), selector.selection_)
+
+
+def test_plan(data: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_here("plan", *data, "--k", "4", "--quiet") == 0
+    text = capfd.readouterr().out
+    lines = dict(line.split(maxsplit=1) for line in text.splitlines())
+    assert (lines["engine"], lines["rows"], lines["rounds"]) == ("moments", "240", "9")
+    for name in ("reason", "axis", "shards", "where", "columns", "folds", "candidates", "data"):
+        assert name in lines
+
+    assert run_here("plan", *data, "--k", "4", "--engine", "refit", "--quiet", "--json") == 0
+    figures: dict[str, Any] = json.loads(capfd.readouterr().out)
+    assert figures["engine"] == "refit"
+    assert figures["reason"] == "asked for"
+    assert (figures["n_rows"], figures["n_columns"], figures["n_folds"]) == (240, 12, 5)
+    assert figures["n_candidates"] == 1 + sum(range(5, 13))
+    assert figures["operations"] is None
+    assert figures["in_process"] is True
+
+
+def test_results_are_not_overwritten_unless_forced(
+    data: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = ["-o", str(tmp_path)]
+    assert run_here("select", *data, "--k", "12", *out) == 0
+    before = (tmp_path / "selected.txt").read_text()
+    capfd.readouterr()
+    assert run_here("select", *data, "--k", "2", *out) == 2
+    assert "--force" in capfd.readouterr().err
+    assert (tmp_path / "selected.txt").read_text() == before
+    assert run_here("select", *data, "--k", "2", *out, "--force", "--path-format", "parquet") == 0
+    assert len((tmp_path / "selected.txt").read_text().splitlines()) == 2
+    assert not (tmp_path / "path.csv").exists()
+
+
+def test_version_and_help() -> None:
+    done = run("--version")
+    assert (done.returncode, done.stdout) == (0, "dagsel 0.1.0\n")
+    done = run("select", "--help")
+    assert done.returncode == 0
+    assert "--scheduler-file" in done.stdout
+
+
+# ---------------------------------------------------------------- what cannot be used: 2
+
+FILE = "{folder}/table.csv"
+DATA = [FILE, "--target", "label", "--drop", "Path", "--drop", "id"]
+RIDGE = [*DATA, "--estimator", "sklearn.linear_model.Ridge"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ([FILE, "--target", "lable"], ["lable", "Did you mean 'label'?"]),
+        ([*DATA, "--drop", "x33"], ["x33", "Did you mean", "x3"]),
+        ([FILE, "--target", "label"], ["Path", "a.png", "--drop"]),
+        (["{folder}/no.csv", "--target", "label"], ["No such file", "no.csv"]),
+        ([*DATA, "--fixed", "x99"], ["--fixed", "x99"]),
+        ([*DATA, "--k", "13"], ["--k 13", "at most 12"]),
+        ([*DATA, "--k", "many"], ["--k", "'many'", "fraction"]),
+        ([*DATA, "--k", "3", "--tol", "0.1"], ["--tol 0.1", "--k 3"]),
+        ([*DATA, "--cv", "1"], ["--cv", "at least 2"]),
+        ([*DATA, "--cv", "300"], ["300", "240"]),
+        ([*DATA, "--cv-param", "shuffle=True"], ["--cv-param", "KFold"]),
+        ([*DATA, "--cv", "sklearn.linear_model.Ridge"], ["--cv", "not a splitter", "split"]),
+        ([*DATA, "--groups", "Path"], ["--groups", "GroupKFold"]),
+        ([*DATA, "--scoring", "neg_mean_squared_eror"], ["Did you mean neg_mean_squared_error"]),
+        ([*DATA, "--estimator", "Ridge"], ["--estimator", "sklearn.linear_model.Ridge"]),
+        ([*DATA, "--estimator", "sklearn.linear_model.Rige"], ["Did you mean", ".Ridge"]),
+        ([*DATA, "--estimator", "no_such_module.X"], ["no module no_such_module", "PYTHONPATH"]),
+        ([*DATA, "--estimator", "os.abort"], ["os.abort is not an estimator class"]),
+        ([*DATA, "--estimator", "subprocess.Popen"], ["not an estimator class", "fit"]),
+        ([*RIDGE, "--param", "alhpa=1"], ["alhpa", "Did you mean 'alpha'?"]),
+        ([*RIDGE, "--param", "alpha"], ["'alpha'", "NAME=VALUE"]),
+        ([*RIDGE, "--param", "alpha=-1"], ["--param", "alpha", "-1"]),
+        ([*DATA, "--workers", "2", "--n-jobs", "2"], ["--workers and --n-jobs"]),
+        ([*DATA, "--memory-limit", "1GB"], ["--workers"]),
+        ([*DATA, "--workers", "2", "--memory-limit", "lots"], ["lots", "4GiB"]),
+        ([*DATA, "--scheduler-file", FILE], ["not a file that `dask scheduler"]),
+        ([*DATA, "--scheduler", "foo://here:1"], ["foo", "address"]),
+        ([*DATA, "--engine", "moments", "--scoring", "neg_max_error"], ["--engine", "max_error"]),
+        ([*DATA, "-o", FILE], ["table.csv", "is a file"]),
+        ([*DATA, "-o", "{folder}/table.csv/deeper"], ["cannot write", "table.csv"]),
+    ],
+)
+def test_what_cannot_be_used_is_one_clear_message(
+    table: pd.DataFrame,
+    folder: Path,
+    capfd: pytest.CaptureFixture[str],
+    arguments: list[str],
+    parts: list[str],
+) -> None:
+    del table
+    given = [argument.format(folder=folder) for argument in arguments]
+    assert run_here("select", *given, "--quiet") == 2
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert sum(line.startswith("Error: ") for line in captured.err.splitlines()) == 1
+    assert "Traceback" not in captured.err
+    for part in parts:
+        assert part in captured.err
+
+
+def test_a_host_without_scheduler_is_one_line(data: list[str]) -> None:
+    began = time.monotonic()
+    done = run("select", *data, "--scheduler", "tcp://127.0.0.1:1", "--timeout", "1", "--quiet")
+    assert done.returncode == 2
+    assert time.monotonic() - began < 30
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert "no Dask scheduler answers at tcp://127.0.0.1:1" in line
+    assert "Connection refused" in line
+
+
+def test_parameters_are_not_evaluated(
+    data: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    trap = tmp_path / "trap"
+    code = f"__import__('pathlib').Path({str(trap)!r}).touch()"
+    ridge = ["--estimator", "sklearn.linear_model.Ridge"]
+    assert run_here("select", *data, *ridge, "--param", f"alpha={code}") == 2
+    assert run_here("select", *data, "--estimator", code) == 2
+    kfold = ["--cv", "sklearn.model_selection.KFold"]
+    assert run_here("select", *data, *kfold, "--cv-param", f"n_splits={code}") == 2
+    assert "Traceback" not in capfd.readouterr().err
+    assert not trap.exists()
+
+
+def test_debug_shows_the_traceback(data: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_here("select", *data, "--k", "13", "--debug") == 2
+    err = capfd.readouterr().err
+    assert "Traceback" in err
+    assert err.splitlines()[-1].startswith("Error: --k 13")
+
+
+def test_logging_is_left_as_it_was(data: list[str]) -> None:
+    logger = logging.getLogger("dagsel")
+    before = (logger.level, list(logger.handlers))
+    assert run_here("select", *data, "--k", "11", "--quiet") == 0
+    assert (logger.level, list(logger.handlers)) == before
+
+
+# ---------------------------------------------------------------- runs that fail: 1
+
+
+def test_a_score_that_cannot_be_computed(data: list[str]) -> None:
+    done = run("select", *data, "--k", "2", "--scoring", "roc_auc", "--quiet")
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: no usable score")
+    assert "predict_proba" in done.stderr
+
+
+def test_what_was_decided_before_a_failure_is_kept(data: list[str], tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        textwrap.dedent(
+            """
+            from sklearn.linear_model import LinearRegression
+
+            class Brittle(LinearRegression):
+                def fit(self, X, y):
+                    if X.shape[1] < 9:
+                        raise ArithmeticError("too narrow")
+                    return super().fit(X, y)
+            """
+        )
+    )
+    out = tmp_path / "OUT"
+    given = ["--estimator", "own.Brittle", "--k", "2", "-o", str(out), "--quiet"]
+    done = run("select", *data, *given, env={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 1, done.stderr
+    assert "too narrow" in done.stderr
+    assert "The 4 rounds decided before can be found in" in done.stderr
+    assert_incomplete(out, sizes=[12, 11, 10, 9])
+
+
+def test_a_full_disk_does_not_lose_the_result(
+    data: list[str],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert run_here("select", *data, "--k", "2", "-o", str(tmp_path), "--quiet") == 1
+    captured = capfd.readouterr()
+    assert len(captured.out.splitlines()) == 2
+    assert "No space left on device" in captured.err
+    assert [file.name for file in tmp_path.iterdir()] == ["log.txt"]
+
+
+def assert_incomplete(out: Path, sizes: list[int] | None = None) -> Selection:
+    selection = Selection.from_json(out / "selection.json")
+    assert not selection.complete
+    if sizes is not None:
+        assert [done.n_features for done in selection.rounds] == sizes
+    path = pd.read_csv(out / "path.csv")
+    assert path["n_features"].tolist() == [done.n_features for done in selection.rounds]
+    # Whoever reads this file takes it for the result.
+    assert not (out / "selected.txt").exists()
+    return selection
+
+
+# ---------------------------------------------------------------- signals: 130, 143
+
+
+@contextmanager
+def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Start the command with signals as in a shell, even where the tests ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=10)
+
+
+def wait_for_round(process: subprocess.Popen[str], log: Path, number: int) -> None:
+    deadline = time.monotonic() + LIMIT
+    while time.monotonic() < deadline:
+        if log.exists() and f"round {number}: " in log.read_text():
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    pytest.fail(f"no round {number} in {LIMIT} s")
+
+
+@pytest.mark.parametrize(
+    ("signum", "code", "where", "to_group"),
+    [
+        (signal.SIGINT, 130, [], False),
+        (signal.SIGTERM, 143, [], False),
+        # As in a terminal: Ctrl-C reaches the workers, too.
+        (signal.SIGINT, 130, ["--workers", "2"], True),
+    ],
+)
+def test_a_signal_ends_the_run_and_keeps_what_was_decided(
+    tmp_path: Path, signum: int, code: int, where: list[str], to_group: bool
+) -> None:
+    table = make_table(300, 40)
+    file, out = tmp_path / "table.csv", tmp_path / "OUT"
+    table.to_csv(file, index=False)
+    columns = ["--target", "label", "--drop", "Path", "--drop", "id"]
+    options = ["--k", "1", "--engine", "refit", "-o", str(out), "--quiet", *where]
+    with started("select", str(file), *columns, *options) as process:
+        wait_for_round(process, out / "log.txt", 2)
+        if to_group:
+            os.killpg(process.pid, signum)
+        else:
+            process.send_signal(signum)
+        stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == code, stderr
+    assert stdout == ""
+    (line,) = stderr.splitlines()
+    assert line.startswith(f"Interrupted by {signal.Signals(signum).name}.")
+    assert str(out) in line
+
+    selection = assert_incomplete(out)
+    n_rounds = len(selection.rounds)
+    assert 3 <= n_rounds < 40
+    assert f"{n_rounds} rounds" in line
+    last = selection.rounds[-1]
+    scores = cross_val_score(LinearRegression(), table[list(last.names)], table["label"], cv=5)
+    np.testing.assert_allclose(last.fold_scores, scores, rtol=1e-10)
+    whole = SequentialFeatureSelector(
+        LinearRegression(), n_features_to_select=1, direction="backward"
+    ).fit(features(table), table["label"])
+    expected = [done.feature for done in whole.selection_.rounds[:n_rounds]]
+    assert [done.feature for done in selection.rounds] == expected
+
+
+def test_a_signal_before_the_first_round(data: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "OUT"
+    given = ["--scheduler", "tcp://127.0.0.1:1", "--timeout", "60", "--quiet", "-o", str(out)]
+    with started("select", *data, *given) as process:
+        deadline = time.monotonic() + LIMIT
+        log = out / "log.txt"
+        while not (log.exists() and "connecting" in log.read_text()):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.terminate()
+        _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert stderr == "Interrupted by SIGTERM. Nothing was decided.\n"
+    assert [file.name for file in out.iterdir()] == ["log.txt"]
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_dies_ends_the_run(tmp_path: Path) -> None:
+    file, out = tmp_path / "table.csv", tmp_path / "OUT"
+    make_table(300, 40).to_csv(file, index=False)
+    columns = ["--target", "label", "--drop", "Path", "--drop", "id"]
+    with harness.command_line_cluster(1) as client:
+        address, processes = client.scheduler.address, client.harness
+        client.close()
+        options = ["--k", "1", "--engine", "refit", "-o", str(out), "--quiet"]
+        with started("select", str(file), *columns, *options, "--scheduler", address) as process:
+            wait_for_round(process, out / "log.txt", 1)
+            processes.kill("scheduler")
+            _, stderr = process.communicate(timeout=LIMIT)
+    assert process.returncode == 1
+    assert "connection to the Dask scheduler was lost" in stderr
+    assert "Traceback" not in stderr
+    assert_incomplete(out)
