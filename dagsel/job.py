@@ -86,6 +86,7 @@ class Job:
             monitor.round(done, rounds_left)
 
         notes = _NotingMonitor(monitor, self.selection.notes)
+        self.executor.progress.listener = monitor.progress
         run_search(
             self.problem,
             self.search,
@@ -108,6 +109,9 @@ class _NotingMonitor:
 
     def phase(self, name: str) -> None:
         self.inner.phase(name)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        self.inner.progress(what, done, total)
 
     def round(self, done: Any, rounds_left: int) -> None:
         self.inner.round(done, rounds_left)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING, Protocol, TextIO
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, ClassVar, Protocol, TextIO
 
 if TYPE_CHECKING:
     from dagsel.results import Round
 
-__all__ = ["LogMonitor", "Monitor", "PrintMonitor"]
+__all__ = ["LogMonitor", "Monitor", "PrintMonitor", "TaskProgress"]
 
 logger = logging.getLogger("dagsel")
 
@@ -21,6 +23,10 @@ class Monitor(Protocol):
         """Begin a phase: "reading", "refits" …."""
         ...
 
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Report that `done` of `total` tasks of a kind have ended. May come from any thread."""
+        ...
+
     def round(self, done: Round, rounds_left: int) -> None:
         """Report a round that has been decided."""
         ...
@@ -30,12 +36,50 @@ class Monitor(Protocol):
         ...
 
 
+class TaskProgress:
+    """Counts the tasks of each kind that an executor has run, and tells a listener.
+
+    Attributes
+    ----------
+    listener : callable or None
+        Called as `listener(what, done, total)`, perhaps from another thread.
+    """
+
+    #: What users call the tasks that take long, by label.
+    NAMES: ClassVar[Mapping[str, str]] = {
+        "dagsel_scan": "scanning files",
+        "dagsel_moments": "reading rows",
+        "dagsel_fold": "building folds",
+        "dagsel_refit": "refitting candidates",
+    }
+
+    def __init__(self) -> None:
+        self.listener: Callable[[str, int, int], None] | None = None
+        self._done: Counter[str] = Counter()
+        self._total: Counter[str] = Counter()
+
+    def expect(self, label: str, n_tasks: int) -> None:
+        """Begin a batch of tasks."""
+        self._done[label], self._total[label] = 0, n_tasks
+
+    def ended(self, label: str) -> None:
+        """Count a task that has ended."""
+        self._done[label] += 1
+        if self.listener is not None and label in self.NAMES:
+            done, total = self._done[label], self._total[label]
+            self.listener(self.NAMES[label], done, max(done, total))
+
+
 class LogMonitor:
     """Writes events to the logger `dagsel`."""
 
     def phase(self, name: str) -> None:
         """Log at level INFO."""
         logger.info("%s", name)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Log at level DEBUG."""
+        logger.debug("%s: %d of %d", what, done, total)
 
     def round(self, done: Round, rounds_left: int) -> None:
         """Log at level DEBUG: there may be thousands."""

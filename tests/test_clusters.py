@@ -24,7 +24,7 @@ import dagsel
 from dagsel import DagselWarning, SequentialFeatureSelector, scan, tasks
 from dagsel.executors.cluster import ClusterExecutor
 from dagsel.executors.local import LocalExecutor
-from dagsel.monitor import LogMonitor
+from dagsel.monitor import LogMonitor, TaskProgress
 from dagsel.plan import make_plan
 from dagsel.scheduler import run_search
 
@@ -189,6 +189,7 @@ class Recorder:
         self.in_process = False
         self.random = np.random.default_rng(seed)
         self.labels = []
+        self.progress = TaskProgress()
 
     def submit(self, function, /, *args, label, worker=None):
         self.labels.append(label)

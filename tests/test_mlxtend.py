@@ -17,6 +17,7 @@ from sklearn.base import clone
 from sklearn.cluster import KMeans
 from sklearn.compose import make_column_selector, make_column_transformer
 from sklearn.datasets import load_diabetes, load_iris, load_wine
+from sklearn.dummy import DummyRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.metrics import make_scorer, mean_absolute_error
@@ -238,6 +239,17 @@ def test_k_features(table, forward, k_features):
 
 
 @pytest.mark.parametrize("forward", [True, False], ids=["forward", "backward"])
+@pytest.mark.parametrize("k_features", [3, (2, 5), "best"], ids=str)
+def test_where_all_scores_are_equal(table, forward, k_features):
+    ours, theirs = fitted_pair(
+        *table, DummyRegressor(), k_features=k_features, forward=forward, cv=2
+    )
+    assert_same(ours, theirs)
+    size = {3: (3, 3), (2, 5): (2, 5), "best": (1, 6)}[k_features][not forward]
+    assert ours.k_feature_idx_ == tuple(range(size))
+
+
+@pytest.mark.parametrize("forward", [True, False], ids=["forward", "backward"])
 def test_parsimonious_is_the_one_standard_error_rule(table, forward):
     ours, theirs = fitted_pair(*table, k_features="best", forward=forward)
     theirs.k_features = "parsimonious"
@@ -401,7 +413,9 @@ def test_the_estimator_itself_is_fitted_if_not_cloned(table, cv):
     X, y = table
     options = {"k_features": 2, "forward": False, "cv": cv, "clone_estimator": False}
     estimator = KNeighborsRegressor(3)
-    ours = SequentialFeatureSelector(estimator, n_jobs=2, **options).fit(X, y)
+    # One object is fitted in this process and by one task at a time, whatever else is asked for.
+    ours = SequentialFeatureSelector(estimator, n_jobs=2, client=threading.Lock(), **options)
+    ours.fit(X, y)
     theirs = Mlxtend(KNeighborsRegressor(3), **options).fit(X, y)
     assert_same(ours, theirs)
     assert ours.est_ is estimator

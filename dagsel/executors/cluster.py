@@ -10,6 +10,7 @@ from dagsel import tasks
 from dagsel.data.blocks import Block
 from dagsel.engines.base import Handle
 from dagsel.exceptions import DagselError
+from dagsel.monitor import TaskProgress
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -42,8 +43,8 @@ class ClusterExecutor:
             raise TypeError(msg)
         self.client = client
         self.run = uuid4().hex[:8]
+        self.progress = TaskProgress()
         self._count = 0
-        self._touched = False
 
     @property
     def n_workers(self) -> int:
@@ -76,9 +77,12 @@ class ClusterExecutor:
                 "workers": [addresses[worker % len(addresses)]],
                 "allow_other_workers": True,
             }
-        return self.client.submit(
+        future = self.client.submit(
             function, *args, key=f"{label}-{self.run}-{self._count}", pure=False, **placement
         )
+        if label in self.progress.NAMES:
+            future.add_done_callback(lambda _: self.progress.ended(label))
+        return future
 
     def gather(self, handles: Sequence[Handle]) -> list[Any]:
         """Wait for the futures; see `Executor.gather`."""
@@ -95,6 +99,7 @@ class ClusterExecutor:
         self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], *, label: str
     ) -> list[Any]:
         """Submit every call and wait; see `Executor.map`."""
+        self.progress.expect(label, len(calls))
         return self.gather([self.submit(function, *call, label=label) for call in calls])
 
     def load(self, block: Block, worker: int | None = None) -> Handle:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from joblib import Parallel, delayed, effective_n_jobs
@@ -10,6 +10,7 @@ from joblib import Parallel, delayed, effective_n_jobs
 from dagsel import tasks
 from dagsel.data.blocks import Block
 from dagsel.engines.base import Handle
+from dagsel.monitor import TaskProgress
 
 __all__ = ["LocalExecutor"]
 
@@ -29,13 +30,16 @@ class LocalExecutor:
     def __init__(self, n_jobs: int | None = None) -> None:
         self.n_jobs = n_jobs
         self.n_workers = int(effective_n_jobs(n_jobs))
+        self.progress = TaskProgress()
 
     def submit(
         self, function: Callable[..., Any], /, *args: Any, label: str, worker: int | None = None
     ) -> Handle:
         """Run the task; see `Executor.submit`."""
-        del label, worker
-        return function(*args)
+        del worker
+        result = function(*args)
+        self.progress.ended(label)
+        return result
 
     def gather(self, handles: Sequence[Handle]) -> list[Any]:
         """Return the handles, which are the values."""
@@ -50,10 +54,18 @@ class LocalExecutor:
         self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], *, label: str
     ) -> list[Any]:
         """Run every call; see `Executor.map`."""
-        del label
+        self.progress.expect(label, len(calls))
+        results = []
+        for result in self._run(function, calls):
+            self.progress.ended(label)
+            results.append(result)
+        return results
+
+    def _run(self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Iterable[Any]:
         if self.n_workers == 1 or len(calls) == 1:
-            return [function(*call) for call in calls]
-        return list(Parallel(n_jobs=self.n_jobs)(delayed(function)(*call) for call in calls))
+            return (function(*call) for call in calls)
+        parallel = Parallel(n_jobs=self.n_jobs, return_as="generator")
+        return parallel(delayed(function)(*call) for call in calls)  # type: ignore[no-any-return]
 
     def load(self, block: Block, worker: int | None = None) -> Handle:
         """Return the payload; a Dask partition is computed by the task that reads it."""
