@@ -314,7 +314,7 @@ def fake_cuda_cluster(n_devices: int = 2) -> Iterator[Client]:
                 CUDA_VISIBLE_DEVICES=",".join(map(str, range(n_devices))),
                 device_memory_limit=0,
                 data=dict,
-                dashboard_address=None,
+                dashboard_address=":0",
                 resources={"GPU": 1},
             )
         except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from dagsel.data.blocks import Table
 from dagsel.data.folds import draw_folds
 from dagsel.data.sources import open_table
 from dagsel.engines.base import Executor, Problem, Scoring
+from dagsel.exceptions import DagselWarning
 from dagsel.executors.cluster import ClusterExecutor, active_client
 from dagsel.executors.local import LocalExecutor
 from dagsel.monitor import LogMonitor, Monitor, PrintMonitor
@@ -87,6 +89,9 @@ class Job:
 
         notes = _NotingMonitor(monitor, self.selection.notes)
         self.executor.progress.listener = monitor.progress
+        if self.plan.warning is not None:
+            notes.note(self.plan.warning)
+            warnings.warn(self.plan.warning, DagselWarning, stacklevel=2)
         run_search(
             self.problem,
             self.search,

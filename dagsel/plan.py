@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from dagsel.engines.base import Axis, Engine, Executor, Problem
@@ -46,6 +46,8 @@ class Plan:
         Bytes of the feature matrix in double precision.
     operations : float
         Estimated floating point operations; NaN where the engine cannot tell.
+    warning : str or None
+        What to tell the user before the run begins.
     """
 
     engines: tuple[Engine, ...] = field(repr=False)
@@ -62,6 +64,7 @@ class Plan:
     resident_bytes: int
     data_bytes: int
     operations: float
+    warning: str | None = None
 
     @property
     def engine(self) -> str:
@@ -134,12 +137,18 @@ def make_plan(
         msg = f"engine must be one of {', '.join(ENGINES)}; got {engine!r}"
         raise ValueError(msg)
     declined = MomentsEngine.declines(problem)
-    if engine == "moments" and declined is not None:
-        msg = f"engine='moments' cannot score this: {declined}. Use engine='auto'"
+    refused = MomentsEngine.refuses(problem) if declined is None else None
+    why = declined or refused
+    if engine == "moments" and why is not None:
+        msg = f"engine='moments' cannot score this: {why}. Use engine='auto'"
         raise ValueError(msg)
-    if engine == "refit" or declined is not None:
-        reason = "asked for" if engine == "refit" else f"{declined}, so candidates are refitted"
-        return _refit_plan(problem, search, executor, reason)
+    if engine == "refit":
+        return _refit_plan(problem, search, executor, "asked for")
+    if why is not None:
+        reason = f"{why}; candidates are scored by refits"
+        plan = _refit_plan(problem, search, executor, reason)
+        # Where the data stand in the way of the fast engine, users want to know and to mend it.
+        return plan if refused is None else replace(plan, warning=f"{reason}, which is slower.")
     return _moments_plan(
         problem, search, executor, fallback=engine == "auto", memory=memory_per_worker
     )

@@ -655,10 +655,10 @@ def test_an_interrupt_before_the_first_round_leaves_nothing(table):
 
 def test_frames_reach_the_estimator(frame):
     X, y = frame
-    X = X.assign(kind=pd.Series(np.where(X["age"] > 0, "old", "young"), dtype="str"))
+    X = X.assign(kind=np.where(X["age"] > 0, "old", "young"))
     model = make_pipeline(
         make_column_transformer(
-            (OneHotEncoder(), make_column_selector(dtype_include="str")),
+            (OneHotEncoder(), make_column_selector(dtype_exclude="number")),
             (StandardScaler(), make_column_selector(dtype_include="number")),
         ),
         Ridge(),

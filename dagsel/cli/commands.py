@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -31,7 +33,7 @@ from dagsel.cli.objects import make_estimator, make_splitter, scorer_name
 from dagsel.cli.options import Options, shared_options
 from dagsel.cli.output import Output, versions
 from dagsel.cli.progress import Reporter, reporting
-from dagsel.cli.where import connected
+from dagsel.cli.where import connected, left_half_made
 from dagsel.data.sources import open_table, scan
 from dagsel.job import Job, _runner, choose_executor
 from dagsel.plan import Plan
@@ -246,7 +248,18 @@ def _figures(made: Plan) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and exit with its code."""
     with Signals() as signals:
-        sys.exit(_exit_code(arguments, signals))
+        code = _exit_code(arguments, signals)
+        if signals.received and left_half_made():
+            _exit_at_once(code)
+    sys.exit(code)
+
+
+def _exit_at_once(code: int) -> NoReturn:
+    """Exit without Python's own cleaning up."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(code)
 
 
 def _exit_code(arguments: Sequence[str] | None, signals: Signals) -> int:

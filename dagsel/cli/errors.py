@@ -130,6 +130,11 @@ class Signals:
         self._signum = signum
         raise Interrupted(signum)
 
+    @property
+    def received(self) -> bool:
+        """Whether there was a signal."""
+        return self._signum is not None
+
     def check(self) -> None:
         """Raise `Interrupted` if there was a signal."""
         if self._signum is not None:

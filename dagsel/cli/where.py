@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from dagsel.cli.progress import Reporter
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["connected"]
+__all__ = ["connected", "left_half_made"]
 
 logger = logging.getLogger("dagsel")
 
@@ -68,7 +69,7 @@ def _own_cluster(options: Options, reporter: Reporter, opened: ExitStack) -> Cli
             threads_per_worker=1,
             processes=True,
             memory_limit=options.memory_limit or "auto",
-            dashboard_address=None,
+            dashboard_address=":0",
             silence_logs=logging.ERROR,
             preload=["dagsel.cli.worker"],
         )
@@ -76,7 +77,7 @@ def _own_cluster(options: Options, reporter: Reporter, opened: ExitStack) -> Cli
         msg = f"the {n_workers} worker processes could not be started: {error}"
         raise CommandError(msg, FAILED) from error
     opened.callback(_close, cluster)
-    client = Client(cluster)
+    client = Client(cluster, set_as_default=False)
     opened.callback(_close, client)
     _wait(client, n_workers or 1, _START_SECONDS)
     return client
@@ -92,7 +93,7 @@ def _given_cluster(options: Options, reporter: Reporter, opened: ExitStack) -> C
         given: dict[str, Any] = {"address": where}
         if options.scheduler_file is not None:
             given = {"scheduler_file": options.scheduler_file}
-        client = Client(**given, timeout=options.timeout)
+        client = Client(**given, timeout=options.timeout, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         cause = error.__cause__ or error
         # Without the names of Dask's objects.
@@ -113,6 +114,19 @@ def _close(thing: Any) -> None:
         thing.close(timeout=_CLOSE_SECONDS)
     except Exception as error:
         logger.debug("while closing %r: %s: %s", thing, type(error).__name__, error)
+
+
+def left_half_made() -> bool:
+    """Tell whether a client was interrupted while it connected.
+
+    Nobody has it, so nobody can close it; when Python ends it would wait for the scheduler, for
+    twice as long as it was told to.
+    """
+    if "distributed" not in sys.modules:
+        return False
+    from distributed import Client
+
+    return any(client.status != "closed" for client in Client._instances)
 
 
 def _address(path: str) -> str:

@@ -110,8 +110,13 @@ class MomentsEngine:
 
     @staticmethod
     def declines(problem: Problem) -> str | None:
-        """Say why this engine cannot score a problem; `None` if it can, data permitting."""
+        """Say why this engine is not made for a problem; `None` if it is, data permitting."""
         return _declines_estimator(problem) or _declines_data(problem)
+
+    @staticmethod
+    def refuses(problem: Problem) -> str | None:
+        """Say why it cannot score a problem that it is made for, as far as sizes tell."""
+        return _too_few_rows(problem)
 
     @classmethod
     def for_problem(cls, problem: Problem, *, reversible: bool) -> MomentsEngine:
@@ -321,12 +326,21 @@ def _declines_data(problem: Problem) -> str | None:
         return "the target is not numeric"
     if problem.folds.has_repeats:
         return "a fold has a row more than once"
-    estimator = problem.estimator
-    if isinstance(estimator, LinearRegression):
-        fewest = int(np.min(problem.folds.train_sizes))
-        if fewest - estimator.fit_intercept < problem.table.n_columns:
-            return f"a fold has {fewest} training rows for {problem.table.n_columns} columns"
     return None
+
+
+def _too_few_rows(problem: Problem) -> str | None:
+    estimator = problem.estimator
+    if not isinstance(estimator, LinearRegression):
+        return None
+    sizes = problem.folds.train_sizes
+    fold = int(np.argmin(sizes))
+    if sizes[fold] - estimator.fit_intercept >= problem.table.n_columns:
+        return None
+    return (
+        f"fold {fold} has {sizes[fold]} training rows for {problem.table.n_columns} columns, so "
+        "its training matrix is rank-deficient"
+    )
 
 
 def _metric_of(scorer: Any) -> Metric | None:
