@@ -26,6 +26,7 @@ from dagsel.plan import EngineName, Plan, make_plan
 from dagsel.results import Selection
 from dagsel.scheduler import Decided, run_search
 from dagsel.search import Search
+from dagsel.versions import versions
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -72,6 +73,7 @@ class Job:
             scoring=self.problem.scoring.name,
             direction=self.search.direction,
             plan=str(self.plan),
+            versions=dict(versions()),
         )
 
     def run(self, monitor: Monitor) -> Selection:

@@ -16,6 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dagsel.engines.base import Engine, Executor, Handle, Problem, ScoreTable
 from dagsel.exceptions import DagselError, DagselWarning, NotCertifiedError, ScoringError
@@ -53,6 +54,7 @@ class Session:
     n_shards: int
     run: str = field(default_factory=lambda: uuid4().hex)
     seconds_per_round: float | None = None
+    told_failures: bool = False
     _shards: list[Handle | None] | None = None
 
     def shards(self, subset: tuple[int, ...]) -> list[Handle | None]:
@@ -182,7 +184,16 @@ def _across_folds(tables: Sequence[ScoreTable]) -> ScoreTable:
 def _across_candidates(tables: Sequence[ScoreTable]) -> ScoreTable:
     scores = np.concatenate([table.scores for table in tables], axis=0)
     failures = tuple(text for table in tables for text in table.failures)[:1]
-    return ScoreTable(scores, max(table.rounding for table in tables), failures)
+    # How far scores can be told apart is a matter of the best one, in whichever batch it was; so
+    # it does not depend on how candidates were divided.
+    best = max(tables, key=lambda table: _best_mean(table.scores))
+    return ScoreTable(scores, best.rounding, failures)
+
+
+def _best_mean(scores: NDArray[np.float64]) -> float:
+    means = np.mean(scores, axis=1)
+    means = means[~np.isnan(means)]
+    return float(np.max(means)) if len(means) else -np.inf
 
 
 def run_search(
@@ -250,8 +261,10 @@ def _play(
         record(Decided(move, seconds, session.engine.name), played.search.rounds_left() + ahead)
     if played.error is not None:
         raise _with_failures(played.error, played.failures)
-    for text in played.failures:
-        monitor.note(f"a candidate failed to fit and is not chosen: {text}")
+    if played.failures and not session.told_failures:
+        # Once: a column that fails to fit fails in every round.
+        session.told_failures = True
+        monitor.note(f"candidates that fail to fit or score are not chosen; {played.failures[0]}")
     return played.search, played.refusal
 
 

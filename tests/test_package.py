@@ -36,7 +36,7 @@ TOP_LEVEL = {
 
 # From the bottom up. A module imports from lower layers, and from its own entry of a layer.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("exceptions",),
+    ("exceptions", "versions"),
     ("backend", "search"),
     ("kernels", "data", "selection_json"),
     ("results",),

@@ -31,9 +31,9 @@ from dagsel.cli.errors import (
 )
 from dagsel.cli.objects import make_estimator, make_splitter, scorer_name
 from dagsel.cli.options import Options, shared_options
-from dagsel.cli.output import Output, versions
+from dagsel.cli.output import Output
 from dagsel.cli.progress import Reporter, reporting
-from dagsel.cli.where import connected, left_half_made
+from dagsel.cli.where import connected
 from dagsel.data.sources import open_table, scan
 from dagsel.job import Job, _runner, choose_executor
 from dagsel.plan import Plan
@@ -85,7 +85,7 @@ def select(
     with (
         output.log(),
         reporting(signals, sys.stderr, quiet=options.quiet) as reporter,
-        connected(options, reporter) as client,
+        connected(options, reporter, signals) as client,
     ):
         job = _open(options, client, reporter)
         _run(job, options, output, reporter, signals)
@@ -102,7 +102,7 @@ def plan(signals: Signals, options: Options, as_json: bool) -> None:
     """
     with (
         reporting(signals, sys.stderr, quiet=options.quiet) as reporter,
-        connected(options, reporter) as client,
+        connected(options, reporter, signals) as client,
     ):
         made = _open(options, client, reporter).plan
     click.echo(json.dumps(_figures(made), indent=2) if as_json else str(made))
@@ -165,7 +165,6 @@ def _run(job: Job, options: Options, output: Output, reporter: Reporter, signals
     for line in str(job.plan).splitlines():
         logger.info("plan: %s", line)
     selection = job.selection
-    selection.versions = selection.versions or versions()
     try:
         with run_stage(debug=options.debug):
             job.run(reporter)
@@ -248,10 +247,7 @@ def _figures(made: Plan) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and exit with its code."""
     with Signals() as signals:
-        code = _exit_code(arguments, signals)
-        if signals.received and left_half_made():
-            _exit_at_once(code)
-    sys.exit(code)
+        sys.exit(_exit_code(arguments, signals))
 
 
 def _exit_at_once(code: int) -> NoReturn:
@@ -270,7 +266,12 @@ def _exit_code(arguments: Sequence[str] | None, signals: Signals) -> int:
         return error.exit_code
     except click.ClickException as error:
         error.show()
-        return error.code if isinstance(error, CommandError) else error.exit_code
+        if not isinstance(error, CommandError):
+            return error.exit_code
+        if error.at_once:
+            # Here, while the error still holds on to what must not be finalised.
+            _exit_at_once(error.code)
+        return error.code
     except (KeyboardInterrupt, click.Abort) as error:
         # Before or after the command itself. click turns a KeyboardInterrupt into an Abort.
         cause = error if isinstance(error, Interrupted) else error.__cause__

@@ -63,12 +63,17 @@ class CommandError(click.ClickException):
         The exit code; see the documentation of the command.
     prefix : str
         Put before the message.
+    at_once : bool
+        Whether the process should end without Python's own cleaning up.
     """
 
-    def __init__(self, message: str, code: int, prefix: str = "Error: ") -> None:
+    def __init__(
+        self, message: str, code: int, prefix: str = "Error: ", *, at_once: bool = False
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.prefix = prefix
+        self.at_once = at_once
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the message to standard error."""
@@ -88,12 +93,12 @@ class Interrupted(KeyboardInterrupt):
     def __str__(self) -> str:
         return f"Interrupted by {signal.Signals(self.signum).name}."
 
-    def ending(self, kept: str) -> CommandError:
+    def ending(self, kept: str, *, at_once: bool = False) -> CommandError:
         """Return the error that ends the command, and says what was kept.
 
         Its code is the one that shells expect: 130 for Ctrl-C, 143 for SIGTERM.
         """
-        return CommandError(kept, 128 + self.signum, prefix=f"{self} ")
+        return CommandError(kept, 128 + self.signum, prefix=f"{self} ", at_once=at_once)
 
 
 class Signals:
@@ -106,6 +111,7 @@ class Signals:
     def __init__(self) -> None:
         self._signum: int | None = None
         self._held = False
+        self._deferred = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
@@ -128,17 +134,23 @@ class Signals:
             signal.signal(signum, signal.SIG_DFL)
             os.kill(os.getpid(), signum)
         self._signum = signum
-        raise Interrupted(signum)
-
-    @property
-    def received(self) -> bool:
-        """Whether there was a signal."""
-        return self._signum is not None
+        if not self._deferred:
+            raise Interrupted(signum)
 
     def check(self) -> None:
         """Raise `Interrupted` if there was a signal."""
         if self._signum is not None:
             raise Interrupted(self._signum)
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Raise `Interrupted` only at the end, of something that must not be left half done."""
+        self._deferred = True
+        try:
+            yield
+        finally:
+            self._deferred = False
+        self.check()
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 import os
 import platform
@@ -21,12 +20,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dagsel.results import Selection
+from dagsel.versions import versions
 
 __all__ = ["Output", "versions"]
 
 logger = logging.getLogger("dagsel")
 
-_PACKAGES = ("dagsel", "numpy", "scipy", "scikit-learn", "pandas", "dask", "distributed")
 # In the order of writing: where the last one is, the others are complete.
 _RESULTS = ("path.csv", "path.parquet", "selected.txt", "selection.json")
 
@@ -164,15 +163,6 @@ class _LogFile(logging.FileHandler):
             print(
                 f"[dagsel] cannot write {self.baseFilename}: {sys.exc_info()[1]}", file=sys.stderr
             )
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of the packages that take part."""
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
 
 
 def _log_start() -> None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from dagsel.cli.errors import FAILED, USAGE, CommandError
+from dagsel.cli.errors import FAILED, NOTHING, USAGE, CommandError, Interrupted, Signals
 from dagsel.cli.options import Options
 from dagsel.cli.progress import Reporter
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["connected", "left_half_made"]
+__all__ = ["connected"]
 
 logger = logging.getLogger("dagsel")
 
@@ -25,7 +24,7 @@ _CLOSE_SECONDS = 10.0
 
 
 @contextmanager
-def connected(options: Options, reporter: Reporter) -> Iterator[Client | None]:
+def connected(options: Options, reporter: Reporter, signals: Signals) -> Iterator[Client | None]:
     """Yield a client of the cluster to run on, `None` for this process; clean up afterwards.
 
     Raises
@@ -39,8 +38,10 @@ def connected(options: Options, reporter: Reporter) -> Iterator[Client | None]:
         return
     _log_to_file()
     with ExitStack() as opened:
-        connect = _given_cluster if given else _own_cluster
-        yield connect(options, reporter, opened)
+        if given:
+            yield _given_cluster(options, reporter, opened)
+        else:
+            yield _own_cluster(options, reporter, opened, signals)
 
 
 def _log_to_file() -> None:
@@ -58,25 +59,29 @@ class _ToLog(logging.Handler):
         logger.handle(record)
 
 
-def _own_cluster(options: Options, reporter: Reporter, opened: ExitStack) -> Client:
+def _own_cluster(
+    options: Options, reporter: Reporter, opened: ExitStack, signals: Signals
+) -> Client:
     from distributed import Client, LocalCluster
 
     n_workers = options.workers
     reporter.phase(f"starting {n_workers} worker processes")
     try:
-        cluster = LocalCluster(
-            n_workers=n_workers,
-            threads_per_worker=1,
-            processes=True,
-            memory_limit=options.memory_limit or "auto",
-            dashboard_address=":0",
-            silence_logs=logging.ERROR,
-            preload=["dagsel.cli.worker"],
-        )
+        # Interrupted half way, it would leave processes behind and complain at length.
+        with signals.deferred():
+            cluster = LocalCluster(
+                n_workers=n_workers,
+                threads_per_worker=1,
+                processes=True,
+                memory_limit=options.memory_limit or "auto",
+                dashboard_address=None,
+                silence_logs=logging.ERROR,
+                preload=["dagsel.cli.worker"],
+            )
+            opened.callback(_close, cluster)
     except (OSError, RuntimeError, TimeoutError) as error:
         msg = f"the {n_workers} worker processes could not be started: {error}"
         raise CommandError(msg, FAILED) from error
-    opened.callback(_close, cluster)
     client = Client(cluster, set_as_default=False)
     opened.callback(_close, client)
     _wait(client, n_workers or 1, _START_SECONDS)
@@ -103,6 +108,10 @@ def _given_cluster(options: Options, reporter: Reporter, opened: ExitStack) -> C
             "the address, and that `dask scheduler` runs there and can be reached from here."
         )
         raise CommandError(msg, USAGE) from error
+    except Interrupted as error:
+        # Nobody has the client, so nobody can close it, and left to itself it waits for the
+        # scheduler when Python ends, for twice as long as it was told to.
+        raise error.ending(NOTHING, at_once=True) from error
     opened.callback(_close, client)
     _wait(client, 1, options.timeout)
     return client
@@ -114,19 +123,6 @@ def _close(thing: Any) -> None:
         thing.close(timeout=_CLOSE_SECONDS)
     except Exception as error:
         logger.debug("while closing %r: %s: %s", thing, type(error).__name__, error)
-
-
-def left_half_made() -> bool:
-    """Tell whether a client was interrupted while it connected.
-
-    Nobody has it, so nobody can close it; when Python ends it would wait for the scheduler, for
-    twice as long as it was told to.
-    """
-    if "distributed" not in sys.modules:
-        return False
-    from distributed import Client
-
-    return any(client.status != "closed" for client in Client._instances)
 
 
 def _address(path: str) -> str:
