@@ -153,12 +153,12 @@ def sandwich(xp: Any, inverse: Array, middle: Array) -> Array:
     """
     if is_numpy(xp):
         root = np.array(middle.T, order="F", dtype=np.float64)
-        _, failed = lapack.dpotrf(root, lower=1, overwrite_a=1, clean=1)
+        _, failed = lapack.dpotrf(root, lower=1, overwrite_a=1, clean=0)
         if not failed:
             half = blas.dtrmm(1.0, root, inverse.T, side=1, lower=1)
-            del root
-            # NumPy recognises AA' and computes one triangle only.
-            return half @ half.T
+            # The result takes the root's place: fresh memory of that size costs as much as a
+            # product.
+            return _mirror_lower(blas.dsyrk(1.0, half, c=root, lower=1, overwrite_c=1))
     return xp.matmul(inverse, xp.matmul(middle, inverse))
 
 

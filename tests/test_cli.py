@@ -187,7 +187,7 @@ def test_encrypted_cluster_with_the_certificates_of_dasks_configuration(data: li
                 "DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY": security.tls_client_key,
             }
             done = run("plan", *data, "--scheduler", address, "--quiet", env=tls)
-            refused = run("plan", *data, "--scheduler", address, "--timeout", "5")
+            refused = run("plan", *data, "--scheduler", address, "--timeout", "2")
     except harness.UnavailableError as error:
         pytest.skip(str(error))
     assert done.returncode == 0, done.stderr

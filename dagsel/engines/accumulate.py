@@ -14,7 +14,7 @@ from dagsel.backend import Array, namespace, to_compute
 from dagsel.data.blocks import Block, Slab
 from dagsel.data.folds import Layer
 from dagsel.engines.base import Executor, Handle, Problem
-from dagsel.kernels.moments import Moments, add_moments, row_moments, sum_moments
+from dagsel.kernels.moments import Moments, row_moments, sum_moments
 
 __all__ = ["pick_moments", "pilot_shift", "runs", "span_moments", "submit_moments"]
 
@@ -166,8 +166,8 @@ def _add_rows(
             else rows[piece.start : piece.stop]
         )
         features = to_compute(slab.features[chosen])
-        found = row_moments(xp, features, to_compute(slab.targets[chosen]), shift)
-        totals[atom] = add_moments(totals[atom], found)
+        targets = to_compute(slab.targets[chosen])
+        totals[atom] = row_moments(xp, features, targets, shift, totals[atom])
 
 
 def pick_moments(part: list[list[Moments | None]], layer: int, atom: int) -> Moments | None:

@@ -115,8 +115,11 @@ def start_fold(
     xp = namespace(train.cross)
     p = train.cross.shape[0] - len(facts.variation)
     mean = train.total / train.n_rows if model.fit_intercept else xp.zeros_like(train.total)
-    products, scale = _scaled_products(xp, model, facts, train, mean)
-    cancelled = xp.linalg.diagonal((whole or train).cross)[:p] / (scale * scale)
+    uncentred = xp.linalg.diagonal((whole or train).cross)[:p] * 1.0  # not a view
+    # A sum of several parts and a difference are this task's own, to write to; else it is not.
+    owned = len(parts) > 1 if whole is None else summed is not None
+    products, scale = _scaled_products(xp, model, facts, train, mean, overwrite=owned)
+    cancelled = uncentred / (scale * scale)
     tests = centred(test, mean)
     unit = xp.concat([1 / scale, xp.ones_like(mean[p:])])
     tests *= unit[:, None]
@@ -168,11 +171,17 @@ def _difference(whole: Moments, part: Moments | None) -> Moments:
 
 
 def _scaled_products(
-    xp: Any, model: LeastSquares, facts: FoldFacts, train: Moments, mean: Array
+    xp: Any,
+    model: LeastSquares,
+    facts: FoldFacts,
+    train: Moments,
+    mean: Array,
+    *,
+    overwrite: bool,
 ) -> tuple[Array, Array]:
     """Centred training products with the penalty, features scaled to a unit diagonal."""
     p = train.cross.shape[0] - len(facts.variation)
-    products = centred(train, mean)
+    products = centred(train, mean, overwrite=overwrite)
     if model.penalty:
         ridge = xp.zeros_like(mean)
         ridge[:p] = model.penalty

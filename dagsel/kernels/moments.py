@@ -46,8 +46,10 @@ class Moments(NamedTuple):
     cross: Array
 
 
-def row_moments(xp: Any, features: Array, targets: Array, shift: Array) -> Moments:
-    """Compute the moments of rows in memory.
+def row_moments(
+    xp: Any, features: Array, targets: Array, shift: Array, before: Moments | None = None
+) -> Moments:
+    """Compute the moments of rows in memory, or add them to others.
 
     Parameters
     ----------
@@ -59,6 +61,8 @@ def row_moments(xp: Any, features: Array, targets: Array, shift: Array) -> Momen
         Target columns.
     shift : array of shape (p + T,)
         Subtracted from every row first.
+    before : Moments, optional
+        Of other rows, to add to; used up.
     """
     n_features = features.shape[1]
     rows = xp.empty(
@@ -68,7 +72,12 @@ def row_moments(xp: Any, features: Array, targets: Array, shift: Array) -> Momen
     rows[:, n_features:] = targets
     rows -= shift
     # NumPy recognises A'A and computes one triangle only.
-    return Moments(features.shape[0], xp.sum(rows, axis=0), xp.matmul(rows.T, rows))
+    found = Moments(features.shape[0], xp.sum(rows, axis=0), xp.matmul(rows.T, rows))
+    if before is None:
+        return found
+    cross = before.cross
+    cross += found.cross
+    return Moments(before.n_rows + found.n_rows, before.total + found.total, cross)
 
 
 def add_moments(first: Moments | None, second: Moments | None) -> Moments | None:
@@ -90,7 +99,7 @@ def subtract_moments(whole: Moments, part: Moments) -> Moments:
     return Moments(whole.n_rows - part.n_rows, whole.total - part.total, whole.cross - part.cross)
 
 
-def centred(moments: Moments, mean: Array) -> Array:
+def centred(moments: Moments, mean: Array, *, overwrite: bool = False) -> Array:
     """Return the sums of products of the columns, each taken about `mean`.
 
     With C the products, s the sums and n the number of rows about the old origin, the products
@@ -103,6 +112,8 @@ def centred(moments: Moments, mean: Array) -> Array:
     mean : array of shape (p + T,)
         New origin, relative to the shift in `moments`. Need not be these rows' own mean: test
         rows are centred by the mean of the training rows.
+    overwrite : bool
+        Whether the result may take the place of the moments' products.
 
     Returns
     -------
@@ -111,7 +122,8 @@ def centred(moments: Moments, mean: Array) -> Array:
     xp = namespace(moments.cross)
     # (s − n m/2) m' and its transpose add up to the correction.
     half = moments.total - mean * (moments.n_rows / 2)
-    return add_product(xp, moments.cross, xp.stack([-half, -mean]), xp.stack([mean, half]))
+    left, right = xp.stack([-half, -mean]), xp.stack([mean, half])
+    return add_product(xp, moments.cross, left, right, overwrite=overwrite)
 
 
 def absolute_row_sums(xp: Any, matrix: Array, weights: Array, panel: int = 256) -> Array:
