@@ -11,7 +11,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 from uuid import uuid4
 
@@ -89,8 +89,9 @@ class Session:
                     raise
                 if losses == _MOST_LOSSES:
                     raise DagselError(_explain_losses(losses, error)) from error
-                monitor.note(f"workers were lost ({error}); their data are sent again")
+                monitor.note(f"workers were lost ({_brief(error)}); their data are sent again")
                 self._shards = None
+                sleep(losses)  # for the cluster to notice, and to start other workers
         raise AssertionError  # the loop returns or raises
 
     def _play_there(self, search: Search, resident: list[Handle | None]) -> Played:
@@ -272,11 +273,16 @@ def _with_failures(error: ScoringError, failures: Sequence[str]) -> ScoringError
     return ScoringError(f"{error} The first error was: {failures[0]}") if failures else error
 
 
+def _brief(error: Exception) -> str:
+    """Return the first line: Dask's texts can list every task."""
+    return str(error).partition("\n")[0].rstrip(":") or type(error).__name__
+
+
 def _explain_losses(losses: int, error: Exception) -> str:
     return (
         f"workers were lost {losses} times in a row while they worked on the same rounds "
-        f"({error}). A task may need more memory than a worker has, or the estimator may end its "
-        "process: see the workers' logs. What was decided before is in the selection."
+        f"({_brief(error)}). A task may need more memory than a worker has, or the estimator may "
+        "end its process: see the workers' logs. What was decided before is in the selection."
     )
 
 

@@ -449,6 +449,34 @@ def test_a_worker_killed_by_a_task_ends_in_one_clear_error():
         select(X, y, estimator=Deadly(), client=client, cv=2)
 
 
+def test_a_cluster_that_loses_all_workers_is_not_waited_for_for_ever(monkeypatch):
+    from cluster import harness
+    from dagsel.executors import cluster as executors
+
+    monkeypatch.setattr(executors, "_WAIT_FOR_WORKERS", 6.0)
+    monkeypatch.setattr(executors, "_PATIENCE", 2.0)
+    X, y = table(n=4000, p=30)
+    selector = SequentialFeatureSelector(
+        LinearRegression(), n_features_to_select=2, direction="backward", cv=3, engine="refit"
+    )
+    with harness.command_line_cluster(2) as client:
+
+        def kill_all():
+            client.harness.kill("worker-0")
+            client.harness.kill("worker-1")
+
+        timer = threading.Timer(1.5, kill_all)
+        timer.start()
+        with pytest.raises(dagsel.DagselError, match="has had no worker for 6 s"):
+            selector.set_params(client=client).fit(X, y)
+        timer.join()
+    # What was decided before it is there, and right.
+    assert not selector.selection_.complete
+    calm = select(X, y, cv=3, engine="refit", scoring=None)
+    for done, expected in zip(selector.selection_.rounds, calm.rounds, strict=False):
+        np.testing.assert_array_equal(done.fold_scores, expected.fold_scores)
+
+
 # --------------------------------------------------------------------------------------------------
 # Another array library
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -17,7 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ClusterExecutor", "active_client"]
 
-_WAIT_FOR_WORKERS = "60s"
+# Seconds.
+_WAIT_FOR_WORKERS = 60.0
+_PATIENCE = 5.0
+
+logger = logging.getLogger("dagsel")
 
 
 class ClusterExecutor:
@@ -57,10 +62,8 @@ class ClusterExecutor:
         if not addresses:
             try:
                 self.client.wait_for_workers(1, timeout=_WAIT_FOR_WORKERS)
-            except TimeoutError as error:
-                where = self.client.scheduler.address
-                msg = f"no worker joined the scheduler at {where} within {_WAIT_FOR_WORKERS}"
-                raise DagselError(msg) from error
+            except TimeoutError:
+                raise DagselError(self._no_workers()) from None
             addresses = sorted(self.client.nthreads())
         return addresses
 
@@ -85,15 +88,62 @@ class ClusterExecutor:
         return future
 
     def gather(self, handles: Sequence[Handle]) -> list[Any]:
-        """Wait for the futures; see `Executor.gather`."""
-        return list(self.client.gather(list(handles)))
+        """Wait for the futures; see `Executor.gather`.
+
+        Raises
+        ------
+        DagselError
+            If the scheduler cannot be reached any more, or has been without workers for too long.
+        """
+        futures = list(handles)
+        try:
+            self._wait(futures)
+            return list(self.client.gather(futures))
+        except Exception as error:
+            if self.client.status != "running":
+                msg = (
+                    f"the connection to the scheduler at {self._where} was lost. What was decided "
+                    "before is in the selection."
+                )
+                raise DagselError(msg) from error
+            raise
+
+    def _wait(self, futures: list[Any]) -> None:
+        """Wait until the futures are done or in error, as long as there are workers."""
+        from distributed import wait
+
+        seconds_without = 0.0
+        while True:
+            try:
+                with self.client.as_current():  # `wait` asks for the current client
+                    wait(futures, timeout=_PATIENCE)
+            except TimeoutError:
+                seconds_without = 0.0 if self.client.nthreads() else seconds_without + _PATIENCE
+                if seconds_without >= _WAIT_FOR_WORKERS:
+                    raise DagselError(self._no_workers()) from None
+            else:
+                return
+
+    @property
+    def _where(self) -> str:
+        return str(self.client.scheduler.address if self.client.scheduler else "its address")
+
+    def _no_workers(self) -> str:
+        return (
+            f"the scheduler at {self._where} has had no worker for {_WAIT_FOR_WORKERS:g} s: start "
+            f"one with `dask worker {self._where}`. What was decided before is in the selection."
+        )
 
     def lost(self, error: BaseException) -> bool:
         """Tell whether an error means that workers took data with them; see `Executor.lost`."""
         from distributed.client import FutureCancelledError, FuturesCancelledError
         from distributed.scheduler import KilledWorker
 
-        return isinstance(error, (FutureCancelledError, FuturesCancelledError, KilledWorker))
+        if self.client.status != "running":
+            return False
+        # OSError: a connection that broke while rows were being sent.
+        lost = (FutureCancelledError, FuturesCancelledError, KilledWorker, OSError)
+        return isinstance(error, lost)
 
     def map(
         self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], *, label: str
@@ -122,8 +172,12 @@ class ClusterExecutor:
         return min(limits) if limits and min(limits) > 0 else None
 
     def forget(self, run: str) -> None:
-        """Drop the run's states on all workers."""
-        self.client.run(tasks.forget, run)
+        """Drop the run's states on all workers that can be reached."""
+        try:
+            self.client.run(tasks.forget, run, on_error="ignore")
+        except (OSError, RuntimeError, TimeoutError) as error:
+            # The cluster is going or gone. That must not hide what the run itself ended with.
+            logger.info("the workers' states could not be dropped: %s", error)
 
 
 def active_client() -> Client | None:
