@@ -31,6 +31,8 @@ class _Display(Protocol):
 
     def phase(self, name: str) -> None: ...
 
+    def progress(self, what: str, done: int, total: int) -> None: ...
+
     def round(self, done: Round, rounds_left: int) -> None: ...
 
     def line(self, text: str) -> None: ...
@@ -59,6 +61,11 @@ class Reporter(LogMonitor):
         self._signals.check()
         super().phase(name)
         self._display.phase(name)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Show how many tasks have ended. May come from a thread of Dask's."""
+        super().progress(what, done, total)
+        self._display.progress(what, done, total)
 
     def round(self, done: Round, rounds_left: int) -> None:
         """Show and log a decided round."""
@@ -125,6 +132,9 @@ class _Silence:
     def phase(self, name: str) -> None:
         pass
 
+    def progress(self, what: str, done: int, total: int) -> None:
+        pass
+
     def round(self, done: Round, rounds_left: int) -> None:
         pass
 
@@ -145,6 +155,12 @@ class _Lines:
 
     def phase(self, name: str) -> None:
         self.line(name)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        now = monotonic()
+        if now >= self._due + _SECONDS_BETWEEN_LINES:
+            self._due = now
+            self.line(f"{what}: {done} of {total}, {now - self._began:.0f} s so far")
 
     def round(self, done: Round, rounds_left: int) -> None:
         now = monotonic()
@@ -175,10 +191,18 @@ class _Bar:
             transient=True,
         )
         self._task = self._progress.add_task("starting", total=None, last="")
+        self._tasks = self._progress.add_task("", total=None, last="", visible=False)
         self._progress.start()
 
     def phase(self, name: str) -> None:
         self._progress.update(self._task, description=name)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        # A round of many refits takes long enough to be worth a bar of its own.
+        visible = total > 1 and done < total
+        self._progress.update(
+            self._tasks, description=what, completed=done, total=total, visible=visible
+        )
 
     def round(self, done: Round, rounds_left: int) -> None:
         number = done.number + 1  # rounds count from 0
