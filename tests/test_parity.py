@@ -182,6 +182,34 @@ def test_several_targets():
         check_path_against_refits(selector, X, Y, 3)
 
 
+@pytest.mark.parametrize("scoring", METRICS)
+def test_targets_of_very_different_scale(scoring):
+    """Each target has its own rounding: the large one's must not make ties of the small one's."""
+    X, y = REGULAR[0].load()
+    Y = np.column_stack([1e6 * y, y[::-1] / y.std(), 1e-5 * np.roll(y, 9)])
+    selector = SequentialFeatureSelector(
+        LinearRegression(),
+        n_features_to_select=1,
+        direction="backward",
+        scoring=scoring,
+        cv=3,
+        engine="moments",
+    ).fit(X, Y)
+    check_path_against_refits(selector, X, Y, 3)
+    refits = clone(selector).set_params(engine="refit").fit(X, Y)
+    assert features(selector) == features(refits)
+    assert not any(done.tied for done in selector.selection_.rounds)
+
+
+@pytest.mark.parametrize("size", [1e-158, 1e-140, 1e-30, 1e30, 1e140])
+def test_targets_and_columns_of_extreme_size(size):
+    X, y = REGULAR[0].load()
+    for features_, target in ((X * size, y), (X, y * size)):
+        selector = LikeMlxtend(LinearRegression(), k_features=7, forward=False, scoring="r2")
+        fitted(selector, features_, target)
+        check_path_against_refits(selector, features_, target, 5)
+
+
 def test_scored_on_the_training_rows_as_mlxtend_does_without_cv():
     X, y = REGULAR[0].load()
     for cv in (0, None, False):

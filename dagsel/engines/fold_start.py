@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dagsel.backend import Array, namespace
+from dagsel.backend import Array, namespace, to_host
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels.moments import (
     Moments,
@@ -23,6 +23,7 @@ from dagsel.kernels.tableau import Tableau, empty_tableau, full_tableau
 __all__ = [
     "EPSILON",
     "MAX_RELATIVE_ERROR",
+    "TINY",
     "FoldFacts",
     "FoldStart",
     "LeastSquares",
@@ -33,6 +34,7 @@ __all__ = [
 # hands the run over to refits.
 MAX_RELATIVE_ERROR = 1e-9
 EPSILON = float(np.finfo(np.float64).eps)
+TINY = float(np.finfo(np.float64).tiny) / EPSILON
 # With W the inverse of the scaled training products, the relative error of scores on the way down
 # from the full set is about ε (1 + c |W|²): the inverse has an error of ε |G| |W|, normwise, which
 # stays when the removal of a near-duplicate takes W itself back to order one. Measured c with the
@@ -74,7 +76,7 @@ class FoldStart(NamedTuple):
     columns: tuple[int, ...]  # the subset to start from
     full: bool  # whether all columns are active in the tableau, or none
     tableau: Tableau
-    spread: float  # sum of squares of the test targets about the training mean
+    spread: NDArray[np.float64]  # (T,): sum of squares of test targets about the training mean
     growth: float  # relative error of scores in units of ε, from conditioning and cancellation
 
 
@@ -139,7 +141,7 @@ def start_fold(
     growth = _certified_growth(xp, model, facts.fold, full, arguments[0], scale, cancelled)
     starts_full = 2 * len(columns) > p
     tableau = full if starts_full else empty_tableau(xp, *arguments)
-    spread = float(xp.sum(arguments[4]))
+    spread = to_host(arguments[4]) * 1.0  # not a view of the large matrix
     return FoldStart(facts, columns, starts_full, tableau, spread, growth)
 
 
@@ -187,7 +189,8 @@ def _scaled_products(
         ridge[:p] = model.penalty
         products += xp.eye(mean.shape[0], dtype=mean.dtype, device=mean.device) * ridge
     diagonal = xp.linalg.diagonal(products)[:p]
-    if not bool(xp.all(diagonal > 0)):
+    # Below this, sums of squares are denormal numbers that have lost digits.
+    if not bool(xp.all(diagonal > TINY)):
         column = int(xp.argmin(diagonal))
         msg = f"column {column} is constant in the training rows of fold {facts.fold}"
         raise NotCertifiedError(msg)

@@ -25,6 +25,7 @@ from dagsel.engines.base import Axis, Executor, Handle, Problem, ScoreTable
 from dagsel.engines.fold_start import (
     EPSILON,
     MAX_RELATIVE_ERROR,
+    TINY,
     FoldFacts,
     FoldStart,
     LeastSquares,
@@ -64,10 +65,10 @@ class MomentsState:
         The columns in the model.
     spent : ndarray of bool of shape (n_columns,)
         Columns that have been toggled and cannot be again; they leave the tableau in time.
-    n_test, spread, growth : ndarray of shape (K,)
+    n_test, growth : ndarray of shape (K,)
         See `FoldFacts` and `FoldStart`.
-    variation : ndarray of shape (K, T)
-        See `FoldFacts`.
+    variation, spread : ndarray of shape (K, T)
+        See `FoldFacts` and `FoldStart`.
     """
 
     tableau: Tableau
@@ -178,7 +179,7 @@ class MomentsEngine:
             spent=np.zeros_like(active),
             n_test=np.array([start.facts.n_test for start in resident], dtype=np.float64),
             variation=np.stack([start.facts.variation for start in resident]),
-            spread=np.array([start.spread for start in resident]),
+            spread=np.stack([start.spread for start in resident]),
             growth=np.array([start.growth for start in resident]),
         )
         there = np.zeros_like(active)
@@ -222,28 +223,28 @@ class MomentsEngine:
 
     def _certify(self, state: MomentsState, errors: NDArray[np.float64]) -> float:
         """Return the rounding that mean scores can have, or raise NotCertifiedError."""
-        total = np.sum(errors, axis=2)
-        if not np.all(np.isfinite(total)):
+        if not np.all(np.isfinite(errors)):
             msg = "a sum of squared errors is not finite"
             raise NotCertifiedError(msg)
-        best = np.argmin(total, axis=1)[:, None, None]
-        least = np.take_along_axis(errors, best, axis=1)
-        smallest = np.sum(least, axis=(1, 2))
+        smallest = np.min(errors, axis=1)  # (K, T): of the candidates that can win
+        n_test = state.n_test[:, None]
         # The model's error e enters as 2 e'δe with δe from conditioning; and where the model fits
         # closely the sum of squares is a small difference of large sums. Factors as measured.
-        doubt = EPSILON * (4 * state.growth * np.sqrt(state.spread * smallest) + 10 * state.spread)
+        doubt = TINY + EPSILON * (
+            4 * state.growth[:, None] * np.sqrt(state.spread) * np.sqrt(smallest)
+            + 10 * state.spread
+        )
         # A fold of few rows may fit by luck: it is measured by the others' errors as well.
-        per_row = np.maximum(smallest / state.n_test, np.mean(smallest / state.n_test))
-        worst = int(np.argmax(doubt / state.n_test / np.maximum(per_row, np.finfo(float).tiny)))
-        if doubt[worst] / state.n_test[worst] > MAX_RELATIVE_ERROR * per_row[worst]:
+        per_row = np.maximum(smallest / n_test, np.mean(smallest / n_test, axis=0))
+        if np.any(doubt / n_test > MAX_RELATIVE_ERROR * per_row):
+            left = float(np.sqrt(np.min(smallest / np.maximum(state.spread, TINY))))
             msg = (
-                "the model fits the test rows almost exactly (residuals are about "
-                f"{np.sqrt(smallest[worst] / state.spread[worst]):.1e} of the target's spread), "
-                "so that sums of squared errors from moments would be rounding noise"
+                f"the model fits the test rows almost exactly (residuals are about {left:.1e} of "
+                "the target's spread), so that sums of squared errors from moments would be "
+                "rounding noise"
             )
             raise NotCertifiedError(msg)
-        n_targets = errors.shape[2]
-        worse = least + (doubt / n_targets)[:, None, None]
+        least, worse = smallest[:, None, :], (smallest + doubt)[:, None, :]
         change = score_from_errors(np, self.metric, worse, state.n_test, state.variation)
         change -= score_from_errors(np, self.metric, least, state.n_test, state.variation)
         return float(np.mean(np.abs(change)))
