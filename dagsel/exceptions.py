@@ -6,6 +6,8 @@ and says what was wrong, where, and what to do.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+
 __all__ = ["DagselError", "DagselWarning", "DataError", "NotCertifiedError", "ScoringError"]
 
 
@@ -25,7 +27,29 @@ class NotCertifiedError(DagselError):
     """A fast engine cannot vouch for its numbers on these data; refits must take over.
 
     Raised inside engines and handled by the scheduler; users see its text in a `DagselWarning`.
+
+    Parameters
+    ----------
+    text : str
+        Why. May hold ``{column}``, which stands for the column's label.
+    column : int, optional
+        Position of the column that is to blame.
     """
+
+    def __init__(self, text: str, column: int | None = None) -> None:
+        super().__init__(text, column)
+        self.text = text
+        self.column = column
+
+    def __str__(self) -> str:
+        return self.told(None)
+
+    def told(self, names: Sequence[Hashable] | None) -> str:
+        """Return the text with the column's label in place."""
+        if self.column is None:
+            return self.text
+        label = self.column if names is None else repr(names[self.column])
+        return self.text.replace("{column}", str(label))
 
 
 class DagselWarning(UserWarning):

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 __all__ = ["LogMonitor", "Monitor", "PrintMonitor", "TaskProgress"]
 
 logger = logging.getLogger("dagsel")
+# Without it Python prints warnings of a logger that nobody listens to; users get them as
+# `DagselWarning` already.
+logger.addHandler(logging.NullHandler())
 
 
 class Monitor(Protocol):

@@ -143,10 +143,10 @@ def make_plan(
         msg = f"engine='moments' cannot score this: {why}. Use engine='auto'"
         raise ValueError(msg)
     if engine == "refit":
-        return _refit_plan(problem, search, executor, "asked for")
+        return _refit_plan(problem, search, executor, "asked for", memory_per_worker)
     if why is not None:
         reason = f"{why}; candidates are scored by refits"
-        plan = _refit_plan(problem, search, executor, reason)
+        plan = _refit_plan(problem, search, executor, reason, memory_per_worker)
         # Where the data stand in the way of the fast engine, users want to know and to mend it.
         return plan if refused is None else replace(plan, warning=f"{reason}, which is slower.")
     return _moments_plan(
@@ -158,14 +158,16 @@ def _moments_plan(
     problem: Problem, search: Search, executor: Executor, *, fallback: bool, memory: int | None
 ) -> Plan:
     n_folds, p = problem.folds.n_folds, problem.table.n_columns
-    # Swept matrix and test Gram of every fold, and while they are made the moments of its rows.
-    per_fold = 3 * 8 * p * p
+    # Swept matrix and test Gram of every fold, and while they are made the moments of its rows. On
+    # a cluster the first two exist twice: as made, and as carried on.
+    per_fold = (3 if executor.in_process else 4) * 8 * p * p
     n_shards = _shards_that_fit(per_fold, n_folds, executor, memory)
     n_passes = len(problem.folds.layers)
     moments = 2.0 * problem.table.n_rows * p * p * n_passes
     sizes = range(min(search.target_size, p), p + 1)
     sweeps = n_folds * sum(6.0 * m * m for m in sizes)
-    main = MomentsEngine.for_problem(problem, reversible=search.floating)
+    main = MomentsEngine.for_problem(problem, search)
+    fallback = fallback and _refits_do_not_fit(problem, executor, memory) is None
     engines: tuple[Engine, ...] = (main, RefitEngine()) if fallback else (main,)
     return Plan(
         engines=engines,
@@ -192,8 +194,14 @@ def _shards_that_fit(per_fold: int, n_folds: int, executor: Executor, memory: in
     return n_shards
 
 
-def _refit_plan(problem: Problem, search: Search, executor: Executor, reason: str) -> Plan:
+def _refit_plan(
+    problem: Problem, search: Search, executor: Executor, reason: str, memory: int | None
+) -> Plan:
     engine = RefitEngine()
+    too_large = _refits_do_not_fit(problem, executor, memory)
+    if too_large is not None:
+        msg = f"{reason}, but {too_large}"
+        raise DagselError(msg)
     copies = 1 if executor.in_process else executor.n_workers
     return Plan(
         engines=(engine,),
@@ -202,6 +210,17 @@ def _refit_plan(problem: Problem, search: Search, executor: Executor, reason: st
         resident_bytes=problem.table.nbytes * copies,
         operations=math.nan,
         **_size(problem, search, executor, engine),
+    )
+
+
+def _refits_do_not_fit(problem: Problem, executor: Executor, memory: int | None) -> str | None:
+    """Say why a worker cannot hold the table that refits need; `None` if it can."""
+    there_already = executor.in_process and problem.table.native is not None
+    if memory is None or there_already or problem.table.nbytes <= memory:
+        return None
+    return (
+        f"refits need the whole table of {_bytes(problem.table.nbytes)} in the memory of every "
+        f"worker, which is {_bytes(memory)}: use workers with more memory, or fewer rows or columns"
     )
 
 

@@ -22,7 +22,7 @@ from dagsel.engines.base import Engine, Executor, Handle, Problem, ScoreTable
 from dagsel.exceptions import DagselError, DagselWarning, NotCertifiedError, ScoringError
 from dagsel.monitor import Monitor
 from dagsel.search import Move, Request, Search
-from dagsel.tasks import Played, StateKey, play_rounds, score_request
+from dagsel.tasks import Played, StateKey, holds, play_rounds, score_request
 
 __all__ = ["Decided", "run_search"]
 
@@ -95,6 +95,10 @@ class Session:
         raise AssertionError  # the loop returns or raises
 
     def _play_there(self, search: Search, resident: list[Handle | None]) -> Played:
+        key = StateKey(self.run, 0)
+        if resident[0] is None and not holds(key):
+            self._shards = None
+            resident = self.shards(search.subset)
         n_requests = self._n_requests()
         began = perf_counter()
         task = self.executor.submit(
@@ -103,11 +107,14 @@ class Session:
             resident[0],
             search,
             n_requests,
-            StateKey(self.run, 0),
+            key,
             label="dagsel_rounds",
             worker=0,
         )
         (played,) = self.executor.gather([task])
+        if not played.n_answered and played.refusal is None and played.error is None:
+            msg = "a task of rounds made no progress; was its run ended by somebody else?"
+            raise RuntimeError(msg)
         self.seconds_per_round = (perf_counter() - began) / n_requests
         if self.executor.in_process:
             # The state now has what it needs of it. Keeping both would double the memory.
@@ -256,7 +263,7 @@ def _play(
     try:
         played = session.play_through_losses(search, monitor)
     except NotCertifiedError as error:
-        return search, str(error)
+        return search, error.told(session.problem.table.names)
     for position, (move, seconds) in enumerate(played.moves):
         ahead = len(played.moves) - position - 1
         record(Decided(move, seconds, session.engine.name), played.search.rounds_left() + ahead)
@@ -270,7 +277,7 @@ def _play(
 
 
 def _with_failures(error: ScoringError, failures: Sequence[str]) -> ScoringError:
-    return ScoringError(f"{error} The first error was: {failures[0]}") if failures else error
+    return ScoringError(f"The first error was: {failures[0]}. So {error}") if failures else error
 
 
 def _brief(error: Exception) -> str:
@@ -287,4 +294,7 @@ def _explain_losses(losses: int, error: Exception) -> str:
 
 
 def _no_engine_left(name: str, refusal: str) -> str:
-    return f"engine {name!r} was asked for, but {refusal}. Use engine='auto' or engine='refit'."
+    return (
+        f"engine {name!r} cannot go on: {refusal}. Use engine='auto' or engine='refit', which "
+        "refit the candidates; that needs the whole table in the memory of every worker."
+    )

@@ -8,6 +8,7 @@ resident data. A task takes a state out before it works on it, so two tasks neve
 from __future__ import annotations
 
 import pickle
+from collections import deque
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -27,10 +28,13 @@ class StateKey(NamedTuple):
 
 
 _states: dict[StateKey, Any] = {}
+# Runs that have ended while a task of theirs was at work: it must leave no state behind.
+_ended: deque[str] = deque(maxlen=256)
 
 
 def forget(run: str) -> int:
-    """Drop the states of a run; return how many there were."""
+    """Drop the states of a run that has ended; return how many there were."""
+    _ended.append(run)
     keys = [key for key in list(_states) if key.run == run]
     return sum(_states.pop(key, None) is not None for key in keys)
 
@@ -43,7 +47,12 @@ def holds(key: StateKey) -> bool:
 def _state_for(engine: Engine, resident: Any, key: StateKey, subset: tuple[int, ...]) -> Any:
     held = _states.pop(key, None)
     state = None if held is None else engine.moved(held, subset)
-    return engine.moved(engine.open(resident), subset) if state is None else state
+    if state is not None:
+        return state
+    if resident is None:
+        msg = "the state of a run in this process is gone, and what it was made from as well"
+        raise RuntimeError(msg)
+    return engine.moved(engine.open(resident), subset)
 
 
 def score_request(
@@ -56,7 +65,8 @@ def score_request(
     try:
         return engine.score(state, request)
     finally:
-        _states[key] = state
+        if key.run not in _ended:
+            _states[key] = state
 
 
 @dataclass
@@ -75,6 +85,8 @@ class Played:
         What ended the search before its time.
     failures : tuple of str
         Texts of errors behind NaN scores.
+    n_answered : int
+        Requests answered; not every answer is a move.
     """
 
     search: Search
@@ -82,6 +94,7 @@ class Played:
     refusal: str | None = None
     error: ScoringError | None = None
     failures: tuple[str, ...] = ()
+    n_answered: int = 0
 
 
 def play_rounds(
@@ -98,7 +111,7 @@ def play_rounds(
     for _ in range(n_requests):
         began = perf_counter()
         request = search.request()
-        if request is None:
+        if request is None or key.run in _ended:
             break
         try:
             table = score_request(engine, resident, request, key)
@@ -111,6 +124,7 @@ def play_rounds(
             # Returned and not raised, so that the rounds decided before it are not lost.
             played.error = error
             break
+        played.n_answered += 1
         if move is not None:
             played.moves.append((move, perf_counter() - began))
     return played

@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_linnerud
 from sklearn.feature_selection import SequentialFeatureSelector as ScikitLearn
 from sklearn.linear_model import LinearRegression, Ridge
-from sklearn.model_selection import KFold, LeaveOneOut, cross_val_score
+from sklearn.model_selection import KFold, LeaveOneOut, TimeSeriesSplit, cross_val_score
 
 from dagsel import DagselWarning, SequentialFeatureSelector
 from dagsel.kernels.metrics import METRICS
@@ -241,17 +241,26 @@ def test_leave_one_out():
 
 def test_an_unseeded_splitter_is_drawn_once():
     X, y = REGULAR[0].load()
-    selector = LikeMlxtend(
-        LinearRegression(), k_features=3, forward=False, cv=KFold(3, shuffle=True)
-    ).fit(X, y)
-    again = [done.fold_scores for done in selector.selection_.rounds]
-    refits = selector.selection_.rounds
-    assert len(again) == len(refits) == 8
-    # Removing a column cannot change the folds: the training score of the full set is the first.
+    for engine in ("moments", "refit"):
+        selector = LikeMlxtend(
+            LinearRegression(), 3, forward=False, cv=Counting(3, shuffle=True), engine=engine
+        ).fit(X, y)
+        assert len(selector.selection_.rounds) == 8
+        assert selector.cv.n_splits_made == 1
     generator = (pair for pair in KFold(3).split(X))
     from_generator = LikeMlxtend(LinearRegression(), 3, forward=False, cv=generator).fit(X, y)
     from_list = LikeMlxtend(LinearRegression(), 3, forward=False, cv=list(KFold(3).split(X)))
     check_same(from_generator, from_list.fit(X, y))
+
+
+class Counting(KFold):
+    """Counts how often folds are drawn."""
+
+    n_splits_made = 0
+
+    def split(self, X, y=None, groups=None):
+        self.n_splits_made += 1
+        return super().split(X, y, groups)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -364,6 +373,122 @@ def test_a_run_that_starts_fast_can_end_with_refits(clean):
     assert "almost exactly" in told[0]
     assert told[0] in selector.selection_.notes
     assert features(selector)[:3] == [3, 0, 1]
+
+
+def compare_with_refits(X, y, **parameters):
+    """Whatever engine is chosen, the path is that of refits, fold by fold."""
+    selector = SequentialFeatureSelector(LinearRegression(), **parameters)
+    fitted(selector, X, y)
+    refits = clone(selector).set_params(engine="refit").fit(X, y)
+    for one, other in zip(selector.selection_.rounds, refits.selection_.rounds, strict=True):
+        assert one.feature == other.feature
+        scale = np.maximum(np.abs(other.fold_scores), parameters["scoring"] == "r2")
+        assert np.max(np.abs(one.fold_scores - other.fold_scores) / scale) < RTOL
+    return selector
+
+
+@pytest.mark.parametrize("scoring", METRICS)
+class TestDigitsLostInSums:
+    """Sums over all rows can be much larger than what a fold is about."""
+
+    def test_late_outlier_in_the_target(self, scoring):
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(300, 4))
+        y = X[:, 0] + rng.normal(size=300)
+        for size in (1e4, 1e6, 1e8, 1e10):
+            y[295] = size
+            compare_with_refits(X, y, scoring=scoring, cv=TimeSeriesSplit(5), direction="backward")
+
+    def test_target_that_grows(self, scoring):
+        for seed in range(4):
+            rng = np.random.default_rng(seed)
+            X = rng.normal(size=(300, 6))
+            y = np.exp(np.arange(300) / 10) * (X[:, 0] + rng.normal(size=300))
+            compare_with_refits(X, y, scoring=scoring, cv=TimeSeriesSplit(5), direction="backward")
+
+    def test_outlier_that_no_fold_uses(self, scoring):
+        rng = np.random.default_rng(1)
+        X = rng.normal(size=(120, 5))
+        y = X[:, 1] + rng.normal(size=120)
+        y[0] = 1e9
+        cv = [(np.arange(1, 80), np.arange(80, 120)), (np.arange(0, 80), np.arange(80, 120))]
+        compare_with_refits(X, y, scoring=scoring, cv=cv, direction="backward")
+
+    @pytest.mark.parametrize("noise", [1e-2, 1e-4, 1e-5])
+    def test_one_quiet_fold(self, scoring, noise):
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(400, 6))
+        quiet = np.arange(400) < 100
+        X[quiet, 0], X[quiet, 1:], X[~quiet, 0] = 100, 0, 0
+        y = np.where(quiet, 100 + noise * rng.normal(size=400), X[:, 1] + rng.normal(size=400))
+        cv = [
+            (np.r_[0:50, 100:250], np.r_[50:100]),
+            (np.r_[0:100, 250:400], np.r_[100:250]),
+            (np.r_[0:250], np.r_[250:400]),
+        ]
+        selector = SequentialFeatureSelector(
+            LinearRegression(), n_features_to_select=3, scoring=scoring, cv=cv
+        )
+        fitted(selector, X, y)
+        folds = list(cv)
+        for done in selector.selection_.rounds:
+            expected = cross_val_score(
+                LinearRegression(), X[:, list(done.subset)], y, scoring=scoring, cv=folds
+            )
+            # Refits themselves resolve the quiet fold's scores to about 1e-16 (100 / noise)².
+            resolved = max(RTOL, 1e-14 * (100 / noise) ** 2)
+            np.testing.assert_allclose(done.fold_scores, expected, rtol=resolved)
+
+    @pytest.mark.parametrize("seed", [0, 5, 18])
+    def test_test_rows_that_break_a_near_dependence(self, scoring, seed):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(500, 8))
+        X[:, 7] = X[:, 0] + 1e-2 * rng.normal(size=500)
+        X[:100, 7] = rng.normal(size=100)
+        y = X[:, 0] + X[:, 1] + rng.normal(size=500)
+        compare_with_refits(
+            X, y, scoring=scoring, cv=5, direction="backward", n_features_to_select=1
+        )
+
+
+@pytest.mark.parametrize("floating", [False, True])
+@pytest.mark.parametrize("direction", ["backward", "forward"])
+def test_more_columns_than_changes_are_kept_for(direction, floating):
+    """Over 128 toggles: changes are applied and columns let go of, at the start and on the way."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(500, 150 if floating else 300))
+    y = X[:, :40] @ rng.normal(size=40) + 2 * rng.normal(size=500)
+    fixed = list(range(0, X.shape[1], 2))
+    first = len(fixed) + 6 if direction == "forward" else X.shape[1] - 140
+    selector = SequentialFeatureSelector(
+        LinearRegression(),
+        n_features_to_select=max(first, len(fixed)),
+        direction=direction,
+        floating=floating,
+        fixed_features=fixed,
+        scoring="neg_mean_squared_error",
+        cv=3,
+        engine="moments",
+    ).fit(X, y)
+    rounds = selector.selection_.rounds
+    for done in [*rounds[:3], *rounds[-3:]]:
+        expected = cross_val_score(
+            LinearRegression(), X[:, list(done.subset)], y, scoring=selector.scoring, cv=3
+        )
+        np.testing.assert_allclose(done.fold_scores, expected, rtol=RTOL)
+    # The last choice is the best there was, by refits of every candidate.
+    before, last = rounds[-2].subset, rounds[-1]
+    if last.action == "add":
+        others = [(*before, j) for j in range(X.shape[1]) if j not in before]
+    else:
+        others = [tuple(set(before) - {j}) for j in before if j not in fixed]
+    best = max(
+        cross_val_score(
+            LinearRegression(), X[:, sorted(each)], y, scoring=selector.scoring, cv=3
+        ).mean()
+        for each in others
+    )
+    assert last.mean == pytest.approx(best, rel=RTOL)
 
 
 def test_right_where_columns_are_constant():

@@ -43,26 +43,31 @@ def submit_moments(
     shift = executor.submit(
         pilot_shift, fit_intercept, blocks[0].bare(), first, label="dagsel_pilot"
     )
-    spans = runs(len(blocks), _n_spans(problem, executor))
-    executor.progress.expect("dagsel_moments", len(spans))
+    spans = [
+        [blocks[run.start : run.stop] for run in _groups(blocks, span, executor)]
+        for span in runs(len(blocks), _n_spans(problem, executor))
+    ]
+    executor.progress.expect("dagsel_moments", sum(map(len, spans)))
     parts: list[Handle] = []
-    for worker, run in enumerate(spans):
-        chosen = blocks[run.start : run.stop]
+    for worker, groups in enumerate(spans):
         home = worker % executor.n_workers
-        payloads = [first if each is blocks[0] else executor.load(each, home) for each in chosen]
-        start, stop = chosen[0].start, chosen[-1].stop
-        part = executor.submit(
-            span_moments,
-            [block.bare() for block in chosen],
-            payloads,
-            [replace(layer, labels=layer.labels[start:stop]) for layer in layers],
-            shift,
-            # In process one span carries on the sums of the one before: there is one set of them.
-            parts.pop() if executor.in_process and parts else None,
-            label="dagsel_moments",
-            worker=home,
-        )
+        part: Handle = None
+        for chosen in groups:
+            start, stop = chosen[0].start, chosen[-1].stop
+            # Nothing here keeps a payload: a partition is let go of when it has been summed.
+            part = executor.submit(
+                span_moments,
+                [block.bare() for block in chosen],
+                [first if each is blocks[0] else executor.load(each, home) for each in chosen],
+                [replace(layer, labels=layer.labels[start:stop]) for layer in layers],
+                shift,
+                part,
+                executor.in_process,
+                label="dagsel_moments",
+                worker=home,
+            )
         parts.append(part)
+    del first
     if executor.in_process:
         return parts[0]  # type: ignore[no-any-return]
     return [
@@ -72,13 +77,29 @@ def submit_moments(
 
 
 def _n_spans(problem: Problem, executor: Executor) -> int:
-    """How many tasks read the rows: a few per worker, unless their sums are large."""
+    """How many chains of tasks read the rows: a few per worker, unless their sums are large."""
     if executor.in_process:
-        # In process spans follow one another; there are several so that progress can be told.
-        return 64
+        return 1
     n_atoms = sum(layer.n_atoms for layer in problem.folds.layers)
     small = 8 * n_atoms * problem.table.n_columns**2 < 64 * 2**20
     return executor.n_workers * (4 if small else 1)
+
+
+def _groups(blocks: Sequence[Block], span: range, executor: Executor) -> list[range]:
+    """Cut a span of blocks into tasks, each of which carries on the sums of the one before.
+
+    A task on a cluster that reads files holds a slab at a time, so one does for the whole span.
+    Dask partitions are whole in memory when a task begins, so it gets only a few.
+    """
+    if executor.in_process:
+        n_tasks = min(len(span), 64)  # several, so that progress can be told
+    elif blocks[span.start].where == "delayed":
+        n_tasks = len(span)
+    else:
+        n_tasks = 1
+    return [
+        range(span.start + run.start, span.start + run.stop) for run in runs(len(span), n_tasks)
+    ]
 
 
 def _tree_sum(executor: Executor, parts: list[Handle], layer: int, atom: int) -> Handle:
@@ -111,6 +132,7 @@ def span_moments(
     layers: Sequence[Layer],
     shift: Array,
     before: list[list[Moments | None]] | None = None,
+    owns_before: bool = False,
 ) -> list[list[Moments | None]]:
     """Sum the moments of consecutive blocks, one slab in memory at a time.
 
@@ -123,7 +145,9 @@ def span_moments(
     shift : array of shape (p + T,)
         Subtracted from every row.
     before : list of list, optional
-        Sums of earlier rows, as this function returns them; they are added to in place.
+        Sums of earlier rows to carry on, as this function returns them.
+    owns_before : bool
+        Whether these may be added to in place. On a cluster not: Dask may run a task twice.
 
     Returns
     -------
@@ -131,9 +155,9 @@ def span_moments(
         `None` where no row of the blocks belongs to the atom.
     """
     row_bytes = 8 * shift.shape[0]
-    sums: list[list[Moments | None]] = (
-        [[None] * layer.n_atoms for layer in layers] if before is None else before
-    )
+    if before is None:
+        before = [[None] * layer.n_atoms for layer in layers]
+    sums = before if owns_before else [[_copied(atom) for atom in atoms] for atoms in before]
     for block, payload in zip(blocks, payloads, strict=True):
         for slab in block.slabs(payload, max(256, _READ_BYTES[block.where] // row_bytes)):
             start = slab.start - blocks[0].start
@@ -142,6 +166,10 @@ def span_moments(
                 for atom, rows in layer.slices(start, stop):
                     _add_rows(totals, atom, slab, rows, shift)
     return sums
+
+
+def _copied(moments: Moments | None) -> Moments | None:
+    return None if moments is None else moments._replace(cross=moments.cross * 1.0)
 
 
 def _add_rows(

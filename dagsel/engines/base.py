@@ -129,6 +129,10 @@ class Executor(Protocol):
         """Run `function(*call)` for every call, side by side; results in the order of `calls`."""
         ...
 
+    def compute(self, *collections: Any) -> tuple[Any, ...]:
+        """Return the values of Dask collections, which fit into this process's memory."""
+        ...
+
     def load(self, block: Block, worker: int | None = None) -> Handle:
         """Bring a block's payload to a worker (or leave it to the task, if it is a file)."""
         ...

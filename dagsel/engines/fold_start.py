@@ -38,8 +38,8 @@ TINY = float(np.finfo(np.float64).tiny) / EPSILON
 # With W the inverse of the scaled training products, the relative error of scores on the way down
 # from the full set is about ε (1 + c |W|²): the inverse has an error of ε |G| |W|, normwise, which
 # stays when the removal of a near-duplicate takes W itself back to order one. Measured c with the
-# ∞-norm: up to 1.7e-4 for near-duplicate columns, 7e-5 on breast_cancer.
-_GROWTH = 5e-4
+# ∞-norm: up to 1.7e-4 for near-duplicate columns, 6e-4 for many pairs of them.
+_GROWTH = 1e-3
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class FoldStart(NamedTuple):
     columns: tuple[int, ...]  # the subset to start from
     full: bool  # whether all columns are active in the tableau, or none
     tableau: Tableau
-    spread: NDArray[np.float64]  # (T,): sum of squares of test targets about the training mean
-    growth: float  # relative error of scores in units of ε, from conditioning and cancellation
+    spread: NDArray[np.float64]  # (T,): sum of squares of test targets, or of what it is made from
+    growth: NDArray[np.float64]  # (T,): error of coefficients in ε, conditioning and cancellation
 
 
 def start_fold(
@@ -117,15 +117,16 @@ def start_fold(
     xp = namespace(train.cross)
     p = train.cross.shape[0] - len(facts.variation)
     mean = train.total / train.n_rows if model.fit_intercept else xp.zeros_like(train.total)
-    uncentred = xp.linalg.diagonal((whole or train).cross)[:p] * 1.0  # not a view
-    # A sum of several parts and a difference are this task's own, to write to; else it is not.
-    owned = len(parts) > 1 if whole is None else summed is not None
-    products, scale = _scaled_products(xp, model, facts, train, mean, overwrite=owned)
-    cancelled = uncentred / (scale * scale)
+    made_from = xp.linalg.diagonal((train if whole is None else whole).cross) * 1.0  # not a view
+    test_made_from = xp.linalg.diagonal(test.cross) * 1.0
+    products, scale = _scaled_products(
+        xp, model, facts, train, mean, overwrite=_is_new(train, [whole, *parts])
+    )
     tests = centred(test, mean)
     unit = xp.concat([1 / scale, xp.ones_like(mean[p:])])
     tests *= unit[:, None]
     tests *= unit[None, :]
+    train_rows, test_rows = train.n_rows, test.n_rows
     # Matrices of that size count: at most two sets of them are alive at a time.
     del train, test, summed
     arguments = (
@@ -138,11 +139,45 @@ def start_fold(
     full = full_tableau(xp, *arguments)
     if full is None:
         raise NotCertifiedError(_explain_deficient(facts.fold))
-    growth = _certified_growth(xp, model, facts.fold, full, arguments[0], scale, cancelled)
+    lost = _digits_lost(xp, train_rows / test_rows, products, scale, made_from, test_made_from)
+    growth = _certified_growth(xp, model, facts.fold, full, arguments[0], scale, lost[:p])
+    # Test products that break a near-dependence of the training rows: Q falls back from there.
+    growth += float(xp.max(full.gram_diagonal)) * train_rows / test_rows
+    growth_by_target = growth * np.maximum(1.0, to_host(lost[p:]) / float(xp.max(lost[:p])))
     starts_full = 2 * len(columns) > p
     tableau = full if starts_full else empty_tableau(xp, *arguments)
-    spread = to_host(arguments[4]) * 1.0  # not a view of the large matrix
-    return FoldStart(facts, columns, starts_full, tableau, spread, growth)
+    spread = np.maximum(to_host(arguments[4]), to_host(test_made_from[p:]))
+    return FoldStart(facts, columns, starts_full, tableau, spread, growth_by_target)
+
+
+def _is_new(train: Moments, sources: Sequence[Moments | None]) -> bool:
+    """Tell whether moments were made here, and so may be written to: a sum of one part was not."""
+    return all(source is None or source.cross is not train.cross for source in sources)
+
+
+def _digits_lost(
+    xp: Any,
+    rows_ratio: float,
+    products: Array,
+    scale: Array,
+    made_from: Array,
+    test_made_from: Array,
+) -> Array:
+    """Return, for every column and target, by how much sums exceed what is left after centring.
+
+    Rounding is relative to the sums that centred products are made from: those about the pilot
+    mean, of all rows where a training set is made by difference. Test sums are measured by what the
+    training rows would give for as many rows.
+    """
+    p = scale.shape[0]
+    left = xp.concat([scale * scale, xp.linalg.diagonal(products)[p:]])
+    test_made_from = test_made_from * rows_ratio
+    # All digits can be gone: not more than that, so that nothing overflows.
+    floor = TINY + 1e-30 * (made_from + test_made_from)
+    left = xp.where(left > floor, left, floor)
+    train, test = made_from / left, test_made_from / left
+    lost = xp.where(train > test, train, test)
+    return xp.where(lost > 1, lost, xp.ones_like(lost))
 
 
 def _certified_growth(
@@ -152,17 +187,20 @@ def _certified_growth(
     full: Tableau,
     products: Array,
     scale: Array,
-    cancelled: Array,
+    lost: Array,
 ) -> float:
-    """Return `FoldStart.growth`, or raise if scores could be wrong."""
+    """Return the growth of rounding errors, or raise if scores could be wrong."""
     inverse = full.swept[0]  # its sign does not matter here
     norm = float(xp.max(absolute_row_sums(xp, inverse, xp.ones_like(scale))))
-    growth = (1 + _GROWTH * norm**2) * max(1.0, float(xp.max(cancelled)))
+    cancellation = float(xp.max(lost))
+    growth = (1 + _GROWTH * norm**2) * cancellation
     # Not `>`: a norm that is not a number certifies nothing.
     if not growth * EPSILON <= MAX_RELATIVE_ERROR:
+        if cancellation > _GROWTH * norm**2:
+            raise NotCertifiedError(_explain_cancellation(fold), int(xp.argmax(lost)))
         column = int(xp.argmax(-full.pivots[0, :]))
         inflation = -float(full.pivots[0, column])
-        raise NotCertifiedError(_explain_condition(fold, column, inflation))
+        raise NotCertifiedError(_explain_condition(fold, inflation), column)
     if model.cutoff is not None:
         _check_cutoff(xp, model.cutoff, fold, products, inverse, scale)
     return growth
@@ -192,8 +230,11 @@ def _scaled_products(
     # Below this, sums of squares are denormal numbers that have lost digits.
     if not bool(xp.all(diagonal > TINY)):
         column = int(xp.argmin(diagonal))
-        msg = f"column {column} is constant in the training rows of fold {facts.fold}"
-        raise NotCertifiedError(msg)
+        msg = (
+            f"column {{column}} is constant in the training rows of fold {facts.fold}; drop it to "
+            "stay on the fast engine"
+        )
+        raise NotCertifiedError(msg, column)
     scale = xp.sqrt(diagonal)
     unit = xp.concat([1 / scale, xp.ones_like(mean[p:])])
     products *= unit[:, None]
@@ -235,9 +276,16 @@ def _explain_deficient(fold: int) -> str:
     )
 
 
-def _explain_condition(fold: int, column: int, inflation: float) -> str:
+def _explain_condition(fold: int, inflation: float) -> str:
     return (
-        f"in the training rows of fold {fold} column {column} is almost a linear combination of "
-        f"the others (variance inflation {inflation:.0e}) or varies much less there than in the "
-        "other rows, so that scores from moments may not be right to 1e-9"
+        f"in the training rows of fold {fold} column {{column}} is almost a linear combination of "
+        f"the others (variance inflation {inflation:.0e}), so that scores from moments may not be "
+        "right to 1e-9; drop it to stay on the fast engine"
+    )
+
+
+def _explain_cancellation(fold: int) -> str:
+    return (
+        f"column {{column}} varies much less in the training rows of fold {fold} than over all "
+        "rows (outliers, or a trend), so that scores from moments may not be right to 1e-9"
     )

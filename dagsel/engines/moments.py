@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,13 +42,15 @@ from dagsel.kernels.tableau import (
     toggled_errors,
     with_room,
 )
-from dagsel.search import Request
+from dagsel.search import Request, Search
 
 __all__ = ["MomentsEngine"]
 
 # Changes kept as factors before they are applied: more make reading a row slower, fewer apply the
 # matrix product more often. Flat between 96 and 192 for 1,000 to 5,000 columns.
 _PENDING = 128
+# Test sets of no more rows are measured together with the others; see `MomentsEngine._size`.
+_FEW_ROWS = 10
 
 
 @dataclass(frozen=True)
@@ -63,18 +65,15 @@ class MomentsState:
         Position of each column of the table in the tableau, -1 for columns dropped from it.
     active : ndarray of bool of shape (n_columns,)
         The columns in the model.
-    spent : ndarray of bool of shape (n_columns,)
-        Columns that have been toggled and cannot be again; they leave the tableau in time.
-    n_test, growth : ndarray of shape (K,)
-        See `FoldFacts` and `FoldStart`.
-    variation, spread : ndarray of shape (K, T)
+    n_test : ndarray of shape (K,)
+        See `FoldFacts`.
+    variation, spread, growth : ndarray of shape (K, T)
         See `FoldFacts` and `FoldStart`.
     """
 
     tableau: Tableau
     positions: NDArray[np.intp]
     active: NDArray[np.bool_]
-    spent: NDArray[np.bool_]
     n_test: NDArray[np.float64]
     variation: NDArray[np.float64]
     spread: NDArray[np.float64]
@@ -95,16 +94,17 @@ class MomentsEngine:
         Columns of the table.
     columns : tuple of int
         Column of each feature.
-    reversible : bool
-        Whether a feature may be toggled twice (floating search). If not, its row and column leave
-        the tableau once it has been toggled.
+    out_of_reach : {"active", "inactive"} or None
+        Which columns a search that does not float can never toggle again: in backward elimination
+        those that are not in the model, in forward selection those that are. They leave the
+        tableau.
     """
 
     metric: Metric
     model: LeastSquares
     n_columns: int
     columns: tuple[int, ...]
-    reversible: bool
+    out_of_reach: Literal["active", "inactive"] | None
 
     name: ClassVar[str] = "moments"
     axis: ClassVar[Axis] = "folds"
@@ -120,7 +120,7 @@ class MomentsEngine:
         return _too_few_rows(problem)
 
     @classmethod
-    def for_problem(cls, problem: Problem, *, reversible: bool) -> MomentsEngine:
+    def for_problem(cls, problem: Problem, search: Search) -> MomentsEngine:
         """Make the engine for a problem that it does not decline."""
         metric = _metric_of(problem.scoring.scorer)
         assert metric is not None, "declined problems have no engine"
@@ -129,7 +129,9 @@ class MomentsEngine:
             model=_model_of(problem.estimator),
             n_columns=problem.table.n_columns,
             columns=tuple(columns[0] for columns in problem.features),
-            reversible=reversible,
+            out_of_reach=None
+            if search.floating
+            else ("inactive" if search.direction == "backward" else "active"),
         )
 
     def prepare(
@@ -176,11 +178,10 @@ class MomentsEngine:
             tableau=with_room(xp, tableau, min(_PENDING, max(1, 2 * self.n_columns))),
             positions=np.arange(self.n_columns),
             active=active,
-            spent=np.zeros_like(active),
             n_test=np.array([start.facts.n_test for start in resident], dtype=np.float64),
             variation=np.stack([start.facts.variation for start in resident]),
             spread=np.stack([start.spread for start in resident]),
-            growth=np.array([start.growth for start in resident]),
+            growth=np.stack([start.growth for start in resident]),
         )
         there = np.zeros_like(active)
         there[list(first.columns)] = True
@@ -196,25 +197,34 @@ class MomentsEngine:
 
     def _toggled(self, state: MomentsState, wanted: NDArray[np.bool_]) -> MomentsState:
         for column in np.flatnonzero(wanted != state.active):
-            state = self._toggle(state, int(column))
+            state = self._toggle(state, int(column), wanted)
         return state
 
-    def _toggle(self, state: MomentsState, column: int) -> MomentsState:
+    def _toggle(self, state: MomentsState, column: int, wanted: NDArray[np.bool_]) -> MomentsState:
         xp = namespace(state.tableau.pivots)
         was_active = bool(state.active[column])
         tableau = toggle(xp, state.tableau, int(state.positions[column]), was_active)
-        active, spent = state.active.copy(), state.spent.copy()
+        active = state.active.copy()
         active[column] = not was_active
-        spent[column] = not self.reversible
-        state = replace(state, tableau=tableau, active=active, spent=spent)
-        return state if tableau.room else _tidied(xp, state)
+        state = replace(state, tableau=tableau, active=active)
+        return state if tableau.room else _tidied(xp, state, self._gone(active, wanted))
+
+    def _gone(self, active: NDArray[np.bool_], wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return which columns the search cannot toggle again, on its way to `wanted` included."""
+        if self.out_of_reach is None:
+            return np.zeros_like(active)
+        return active & wanted if self.out_of_reach == "active" else ~(active | wanted)
 
     def score(self, state: MomentsState, request: Request) -> ScoreTable:
         """Score from diagonals and target columns; see `Engine.score`."""
         xp = namespace(state.tableau.pivots)
         if request.candidates:
             columns = [self.columns[feature] for feature in request.candidates]
-            errors = to_host(toggled_errors(xp, state.tableau))[:, state.positions[columns], :]
+            positions = state.positions[columns]
+            if np.any(positions < 0):
+                msg = "a candidate is no longer in the tableau"
+                raise RuntimeError(msg)
+            errors = to_host(toggled_errors(xp, state.tableau))[:, positions, :]
         else:
             errors = np.maximum(to_host(state.tableau.errors), 0.0)[:, None, :]
         rounding = self._certify(state, errors)
@@ -227,34 +237,52 @@ class MomentsEngine:
             msg = "a sum of squared errors is not finite"
             raise NotCertifiedError(msg)
         smallest = np.min(errors, axis=1)  # (K, T): of the candidates that can win
-        n_test = state.n_test[:, None]
         # The model's error e enters as 2 e'δe with δe from conditioning; and where the model fits
         # closely the sum of squares is a small difference of large sums. Factors as measured.
-        doubt = TINY + EPSILON * (
-            4 * state.growth[:, None] * np.sqrt(state.spread) * np.sqrt(smallest)
-            + 10 * state.spread
+        conditioning = 4 * state.growth * np.sqrt(state.spread) * np.sqrt(smallest)
+        closeness = 10 * state.spread
+        doubt = TINY + EPSILON * (conditioning + closeness)
+        scores, doubtful = (
+            score_from_errors(np, self.metric, sums[:, None, :], state.n_test, state.variation)[
+                :, 0
+            ]
+            for sums in (smallest, smallest + doubt)
         )
-        # A fold of few rows may fit by luck: it is measured by the others' errors as well.
-        per_row = np.maximum(smallest / n_test, np.mean(smallest / n_test, axis=0))
-        if np.any(doubt / n_test > MAX_RELATIVE_ERROR * per_row):
-            left = float(np.sqrt(np.min(smallest / np.maximum(state.spread, TINY))))
-            msg = (
-                f"the model fits the test rows almost exactly (residuals are about {left:.1e} of "
-                "the target's spread), so that sums of squared errors from moments would be "
-                "rounding noise"
-            )
-            raise NotCertifiedError(msg)
-        least, worse = smallest[:, None, :], (smallest + doubt)[:, None, :]
-        change = score_from_errors(np, self.metric, worse, state.n_test, state.variation)
-        change -= score_from_errors(np, self.metric, least, state.n_test, state.variation)
-        return float(np.mean(np.abs(change)))
+        change = np.abs(doubtful - scores)
+        # Not `>`: what is not a number is not certain.
+        if not np.all(change <= MAX_RELATIVE_ERROR * self._size(state, scores)):
+            raise NotCertifiedError(_explain_doubt(bool(np.any(conditioning > closeness))))
+        return float(np.mean(change))
+
+    def _size(self, state: MomentsState, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return what errors of fold scores are measured by."""
+        size = np.abs(scores)
+        if self.metric == "r2":
+            return np.maximum(size, 1.0)
+        if self.metric == "neg_mean_squared_error":
+            # The error of a row or a few can vanish by luck, as in leave-one-out, where refits do
+            # not have the digits either: such folds are measured by the mean.
+            return np.where(state.n_test > _FEW_ROWS, size, np.maximum(size, np.mean(size)))
+        return size
 
 
-def _tidied(xp: Any, state: MomentsState) -> MomentsState:
-    """Apply the pending changes, and let go of spent columns."""
+def _explain_doubt(conditioning: bool) -> str:
+    if conditioning:
+        return (
+            "with columns as near to linearly dependent as these, sums of squared errors from "
+            "moments would not be right to 1e-9"
+        )
+    return (
+        "the model fits the test rows of a fold almost exactly, so that sums of squared errors "
+        "from moments would be rounding noise; is the target, or a copy of it, among the features?"
+    )
+
+
+def _tidied(xp: Any, state: MomentsState, gone: NDArray[np.bool_]) -> MomentsState:
+    """Apply the pending changes, and let go of columns that are gone."""
     present = np.flatnonzero(state.positions >= 0)
     order = present[np.argsort(state.positions[present])]
-    kept = order[~state.spent[order]]
+    kept = order[~gone[order]]
     if len(kept) in (0, len(order)):
         return replace(state, tableau=apply_pending(xp, state.tableau))
     keep = to_device_of(state.tableau.pivots, state.positions[kept])

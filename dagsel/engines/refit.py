@@ -58,6 +58,12 @@ class RefitData:
     fit_params: Mapping[str, Any]
     clone_estimator: bool
 
+    def __sizeof__(self) -> int:
+        """Return the bytes of the rows: by it Dask places tasks and watches memory."""
+        from dask.sizeof import sizeof
+
+        return int(sizeof(self.features)) + int(sizeof(self.target))
+
 
 class RefitState(NamedTuple):
     """The data, and its folds as row indices, which take a while to unpack."""

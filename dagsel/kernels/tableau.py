@@ -80,6 +80,11 @@ class Tableau:
     pending_pivots: Array
     n_pending: int = 0
 
+    def __sizeof__(self) -> int:
+        """Return the bytes of the arrays: by it Dask places tasks and watches memory."""
+        arrays = [value for value in vars(self).values() if hasattr(value, "size")]
+        return sum(int(array.size) * 8 for array in (*arrays, *self.swept, *self.gram))
+
     @property
     def n_columns(self) -> int:
         """Number of columns, m."""
