@@ -38,6 +38,7 @@ __all__ = [
     "monitor_for",
     "resolve_columns",
     "resolve_scoring",
+    "runner",
 ]
 
 
@@ -143,6 +144,7 @@ def open_job(
     client: Client | None = None,
     n_jobs: int | None = None,
     clone_estimator: bool = True,
+    monitor: Monitor | None = None,
 ) -> Job:
     """Turn a front door's parameters into a job.
 
@@ -168,10 +170,14 @@ def open_job(
         See `dagsel.SequentialFeatureSelector`.
     clone_estimator : bool
         Whether refits fit clones, or the estimator itself, which they then do in this process.
+    monitor : Monitor, optional
+        Told how far the scan of files has come.
     """
     # One object cannot be fitted by several tasks at once.
     executor = choose_executor(client, n_jobs) if clone_estimator else LocalExecutor(1)
-    table = open_table(X, y, run=_runner(executor))
+    if monitor is not None:
+        executor.progress.listener = monitor.progress
+    table = open_table(X, y, run=runner(executor), compute=executor.compute)
     if not executor.in_process:
         table = split_blocks(table, executor.n_workers)
     classifier = is_classifier(estimator)
@@ -216,7 +222,9 @@ def _inside_task() -> bool:
     return True
 
 
-def _runner(executor: Executor) -> Callable[[Callable[..., Any], Iterable[Any]], list[Any]]:
+def runner(executor: Executor) -> Callable[[Callable[..., Any], Iterable[Any]], list[Any]]:
+    """Return the `run` of `open_table` that scans files on an executor."""
+
     def run(function: Callable[..., Any], items: Iterable[Any]) -> list[Any]:
         return executor.map(function, [(item,) for item in items], label="dagsel_scan")
 

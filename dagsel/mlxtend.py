@@ -258,6 +258,7 @@ class SequentialFeatureSelector(MetaEstimatorMixin, HoldsClient):
             client=self.client,
             n_jobs=self.n_jobs,
             clone_estimator=self.clone_estimator,
+            monitor=LogMonitor(),  # what else there is to print begins with the search
         )
 
     def _make_search(self, table: Table, features: tuple[tuple[int, ...], ...]) -> Search:

@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from dagsel.data.blocks import Table
 from dagsel.exceptions import DataError
 from dagsel.job import Job, features_of_columns, monitor_for, open_job, resolve_columns
+from dagsel.monitor import Monitor
 from dagsel.plan import EngineName, Plan
 from dagsel.results import Selection
 from dagsel.search import Search
@@ -180,9 +181,10 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
         ScoringError
             If no candidate of a round has a score.
         """
-        job = self._open(X, y, groups, fit_params)
+        monitor = monitor_for(self.verbose)
+        job = self._open(X, y, groups, fit_params, monitor)
         self._start(job)
-        job.run(monitor_for(self.verbose))
+        job.run(monitor)
         self._finish(job.selection)
         return self
 
@@ -193,7 +195,14 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
         """
         return self._open(X, y, groups, fit_params).plan
 
-    def _open(self, X: Any, y: Any, groups: Any, fit_params: dict[str, Any]) -> Job:
+    def _open(
+        self,
+        X: Any,
+        y: Any,
+        groups: Any,
+        fit_params: dict[str, Any],
+        monitor: Monitor | None = None,
+    ) -> Job:
         self._check_parameters()
         _check_array(X, y)
         return open_job(
@@ -209,6 +218,7 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
             engine=self.engine,
             client=self.client,
             n_jobs=self.n_jobs,
+            monitor=monitor,
         )
 
     def _check_parameters(self) -> None:

@@ -35,7 +35,7 @@ from dagsel.cli.output import Output
 from dagsel.cli.progress import Reporter, reporting
 from dagsel.cli.where import connected
 from dagsel.data.sources import open_table, scan
-from dagsel.job import Job, _runner, choose_executor
+from dagsel.job import Job, choose_executor, runner
 from dagsel.plan import Plan
 from dagsel.results import Selection
 from dagsel.selector import SequentialFeatureSelector
@@ -119,7 +119,7 @@ def _open(options: Options, client: Client | None, reporter: Reporter) -> Job:
             drop=[*options.drop, *([] if options.groups is None else [options.groups])],
             columns=options.columns or None,
         )
-        return selector._open(data, None, _groups(options, client), {})
+        return selector._open(data, None, _groups(options, client, reporter), {}, reporter)
 
 
 def _selector(options: Options, client: Client | None) -> SequentialFeatureSelector:
@@ -146,13 +146,15 @@ def _size(options: Options) -> Any:
     return 1.0 if options.direction == "forward" else max(1, len(set(options.fixed)))
 
 
-def _groups(options: Options, client: Client | None) -> Any:
+def _groups(options: Options, client: Client | None, reporter: Reporter) -> Any:
     """Read the column of groups, as if it were the target."""
     if options.groups is None:
         return None
     # A feature there must be; the target is a column of numbers.
     column = scan(options.data, target=options.groups, columns=[options.target[0]])
-    return open_table(column, run=_runner(choose_executor(client, None))).target
+    executor = choose_executor(client, None)
+    executor.progress.listener = reporter.progress
+    return open_table(column, run=runner(executor)).target
 
 
 def _files(data: Sequence[str]) -> str:

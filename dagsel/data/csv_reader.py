@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, NoReturn
 
 from dagsel.data.blocks import Block, Slab
-from dagsel.data.files import is_compressed, open_bytes, short_name
+from dagsel.data.files import is_compressed, open_bytes, read_errors, short_name
 from dagsel.data.slabs import cut_slabs, missing_value
 from dagsel.exceptions import DataError
 
@@ -45,6 +45,10 @@ class CsvRows:
 def data_row(path: str, first_row: int) -> Callable[[int], str]:
     """Return the place of data rows, counted from 1 below the header."""
     return lambda row: f"data row {first_row + row + 1} of {short_name(path)!r}"
+
+
+def _rows(block: Block, payload: CsvRows) -> str:
+    return f"data rows {payload.first_row + 1} to {payload.first_row + block.n_rows}"
 
 
 def skip(stream: BinaryIO, n_bytes: int, path: str) -> None:
@@ -146,16 +150,17 @@ class CsvReader:
         import pyarrow as pa
 
         self._check_target()
-        if self.text:
-            self._check_cells(payload, sorted(self.text))
         include = (*self.features, *self.target)
         parser = self._parser(include, {i: self._type(i) for i in include})
         place = data_row(payload.path, payload.first_row)
-        try:
-            with self._batches(payload, parser) as batches:
-                yield from cut_slabs(batches, block, self.names, max_rows, place)
-        except pa.ArrowInvalid as error:
-            self._explain(payload, error)
+        with read_errors(payload.path, _rows(block, payload)):
+            if self.text:
+                self._check_cells(payload, sorted(self.text))
+            try:
+                with self._batches(payload, parser) as batches:
+                    yield from cut_slabs(batches, block, self.names, max_rows, place)
+            except pa.ArrowInvalid as error:
+                self._explain(payload, error)
 
     def native(self, block: Block, payload: CsvRows) -> tuple[Any, Any]:
         """Return pandas objects; see `dagsel.data.blocks.Reader`."""
@@ -168,12 +173,8 @@ class CsvReader:
         include = (*self.features, *self.target)
         parser = self._parser(include, types)
         options = parser.options(payload.parse_bytes, payload.quoted, threads=True)
-        try:
-            with self._open(payload) as source:
-                table = csv.read_csv(source, **options)
-        except pa.ArrowInvalid as error:
-            msg = f"{data_row(payload.path, payload.first_row)(0)} and following: {error}"
-            raise DataError(msg) from error
+        with read_errors(payload.path, _rows(block, payload)), self._open(payload) as source:
+            table = csv.read_csv(source, **options)
         for i, field in enumerate(table.schema):
             if field.type == pa.null():  # nothing but empty cells in this block
                 empty = table.column(i).cast(pa.float64())

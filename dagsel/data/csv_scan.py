@@ -19,6 +19,7 @@ from dagsel.data.files import (
     check_header,
     is_compressed,
     open_bytes,
+    read_errors,
     short_name,
 )
 from dagsel.data.values import check_target
@@ -39,11 +40,12 @@ def describe(path: str, storage_options: Mapping[str, Any], form: Format) -> Lay
     """Return the columns of a file, from its header and its first rows."""
     delimiter = _delimiter(form)
     where = short_name(path)
-    with open_bytes(path, storage_options) as stream:
-        header, offset, _ = read_header(stream, delimiter, where)
-    with open_bytes(path, storage_options) as stream:
-        skip(stream, offset, path)
-        head = next(pieces(stream, _HEAD_BYTES, delimiter, where), b"")
+    with read_errors(path, "the first rows"):
+        with open_bytes(path, storage_options) as stream:
+            header, offset, _ = read_header(stream, delimiter, where)
+        with open_bytes(path, storage_options) as stream:
+            skip(stream, offset, path)
+            head = next(pieces(stream, _HEAD_BYTES, delimiter, where), b"")
     types = _head_types(head, len(header), delimiter)
     text = frozenset(name for name, kind in zip(header, types, strict=True) if kind == "text")
     return Layout(header, types, text)
@@ -107,6 +109,10 @@ class _ScanFile:
     text: frozenset[str] = frozenset()
 
     def __call__(self, path: str) -> _File:
+        with read_errors(path, "the rows"):
+            return self._pass_over(path)
+
+    def _pass_over(self, path: str) -> _File:
         scan, where = self.scan, short_name(path)
         delimiter = _delimiter(scan.format)
         with open_bytes(path, scan.storage_options) as stream:
@@ -128,7 +134,7 @@ class _ScanFile:
         types = columns.types()
         mixed = columns.mixed(types)
         if mixed - self.text:
-            return _ScanFile(scan, self.text | mixed)(path)
+            return _ScanFile(scan, self.text | mixed)._pass_over(path)
         return columns.file(types)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from dagsel.data.blocks import Block, Table
 from dagsel.data.values import check_lengths, check_target, row_of_array
 from dagsel.exceptions import DataError
 
-__all__ = ["dask_table", "is_dask", "is_dask_frame"]
+__all__ = ["compute_here", "dask_table", "is_dask", "is_dask_frame"]
 
 _MODULE = "dask.dataframe"
 
@@ -33,7 +33,16 @@ def is_dask(value: Any) -> bool:
     )
 
 
-def dask_table(features: Any, target: Any) -> Table:
+def compute_here(*collections: Any) -> tuple[Any, ...]:
+    """Compute collections where Dask's own settings say: by default in this process."""
+    import dask
+
+    return tuple(dask.compute(*collections))
+
+
+def dask_table(
+    features: Any, target: Any, compute: Callable[..., tuple[Any, ...]] = compute_here
+) -> Table:
     """Return a table over the partitions of a Dask collection.
 
     Parameters
@@ -42,6 +51,8 @@ def dask_table(features: Any, target: Any) -> Table:
         An array must have all columns in one chunk.
     target : Hashable, list of Hashable, Dask collection or array-like
         Labels are taken out of a data frame.
+    compute : callable
+        See `dagsel.data.sources.open_table`.
 
     Notes
     -----
@@ -65,8 +76,9 @@ def dask_table(features: Any, target: Any) -> Table:
     known = _known_lengths(features)
     # Partitions of one frame are equally long: then the target alone tells, and is quicker read.
     counts = [] if known or inside else [dask.delayed(_n_rows)(part) for part in x_parts]
-    counted, computed = dask.compute(counts, y_parts or [])
-    pieces = [target_values(piece) for piece in computed]
+    computed = compute(*counts, *(y_parts or []))
+    counted = list(computed[: len(counts)])
+    pieces = [target_values(piece) for piece in computed[len(counts) :]]
     values = target_values(target) if y_parts is None else _joined(pieces)
     x_lengths = known or counted or [len(piece) for piece in pieces]
     check_lengths(sum(x_lengths), len(values))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Literal, cast
 
@@ -19,6 +21,7 @@ __all__ = [
     "file_format",
     "is_compressed",
     "open_bytes",
+    "read_errors",
     "short_name",
 ]
 
@@ -203,6 +206,35 @@ def short_name(path: str) -> str:
 def is_compressed(path: str) -> bool:
     """Tell whether the file can only be read from its beginning."""
     return _suffixes(path)[1] != ""
+
+
+@contextmanager
+def read_errors(path: str, what: str) -> Iterator[None]:
+    """Turn what storage, decompression and parsing raise into a `DataError`.
+
+    Parameters
+    ----------
+    path : str
+        File that is read.
+    what : str
+        What of it, as in "data rows 1 to 10".
+    """
+    import lzma
+
+    import pyarrow as pa
+
+    try:
+        yield
+    except MemoryError:  # Arrow's own is an ArrowException as well
+        raise
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        msg = (
+            f"Cannot read {what} of {short_name(path)!r}: {reason}. See whether the file is "
+            "damaged or has changed since it was scanned, and whether every worker can read it; "
+            "then start again."
+        )
+        raise DataError(msg) from error
 
 
 def open_bytes(path: str, storage_options: Mapping[str, Any]) -> BinaryIO:

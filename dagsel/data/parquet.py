@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagsel.data.blocks import Block, Slab, Table
-from dagsel.data.files import Layout, Scan, check_header, open_bytes, short_name
+from dagsel.data.files import Layout, Scan, check_header, open_bytes, read_errors, short_name
 from dagsel.data.slabs import cut_slabs, type_error
 from dagsel.data.values import check_target, infer_objects, listing
 from dagsel.exceptions import DataError
@@ -31,7 +31,7 @@ def _parquet_file(
     with open_bytes(path, storage_options) as stream:
         try:
             file = pq.ParquetFile(stream, buffer_size=buffer_size)
-        except pa.ArrowInvalid as error:
+        except (OSError, pa.ArrowInvalid) as error:
             msg = f"{short_name(path)!r} is no readable Parquet file: {error}"
             raise DataError(msg) from error
         with file:
@@ -119,7 +119,10 @@ class ParquetReader:
         batch_rows = max(1, min(max_rows, _BATCH_BYTES // (8 * len(columns))))
         # A row group can be as large as its file: read its column chunks through small buffers.
         buffer_size = max(64 << 10, min(256 << 10, _BATCH_BYTES // len(columns)))
-        with _parquet_file(payload.path, self.storage_options, buffer_size) as file:
+        with (
+            read_errors(payload.path, _rows(block, payload)),
+            _parquet_file(payload.path, self.storage_options, buffer_size) as file,
+        ):
             batches = (
                 batch.select(columns)
                 for batch in file.iter_batches(
@@ -136,7 +139,10 @@ class ParquetReader:
     def native(self, block: Block, payload: RowGroups) -> tuple[Any, Any]:
         """Return pandas objects; see `dagsel.data.blocks.Reader`."""
         columns = [*self.features, *self.target]
-        with _parquet_file(payload.path, self.storage_options) as file:
+        with (
+            read_errors(payload.path, _rows(block, payload)),
+            _parquet_file(payload.path, self.storage_options) as file,
+        ):
             read = file.read_row_groups(list(payload.groups), columns=columns)
         frame = read.to_pandas()
         if not set(columns) <= set(frame.columns):  # a stored index that was asked for
@@ -144,6 +150,10 @@ class ParquetReader:
         frame.index = range(block.start, block.stop)
         target = list(self.target) if len(self.target) > 1 else self.target[0]
         return frame[list(self.features)], frame[target]
+
+
+def _rows(block: Block, payload: RowGroups) -> str:
+    return f"data rows {payload.first_row + 1} to {payload.first_row + block.n_rows}"
 
 
 def _place(where: str, first_row: int) -> Callable[[int], str]:
@@ -167,7 +177,10 @@ class _ReadTarget:
     def __call__(self, path: str) -> _File:
         scan = self.scan
         where = short_name(path)
-        with _parquet_file(path, scan.storage_options, 1 << 20) as file:
+        with (
+            read_errors(path, f"the target {listing(scan.target)}"),
+            _parquet_file(path, scan.storage_options, 1 << 20) as file,
+        ):
             _check_same(scan, _layout(file.schema_arrow, where), where)
             metadata = file.metadata
             rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))

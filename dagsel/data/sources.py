@@ -10,7 +10,7 @@ from typing import Any
 from dagsel.data import csv_scan, frames, parquet
 from dagsel.data.arrays import memory_table, split_blocks
 from dagsel.data.blocks import Table
-from dagsel.data.dask_blocks import dask_table, is_dask, is_dask_frame
+from dagsel.data.dask_blocks import compute_here, dask_table, is_dask, is_dask_frame
 from dagsel.data.files import Format, Layout, PathLike, Scan, expand, file_format, short_name
 from dagsel.data.values import check_lengths, listing, unknown_columns
 from dagsel.exceptions import DagselWarning, DataError
@@ -18,6 +18,7 @@ from dagsel.exceptions import DagselWarning, DataError
 __all__ = ["Scan", "open_table", "scan", "split_blocks"]
 
 Run = Callable[..., Any]
+Compute = Callable[..., tuple[Any, ...]]
 
 
 def scan(
@@ -129,7 +130,7 @@ def _features(
     return features
 
 
-def open_table(X: Any, y: Any = None, *, run: Run = map) -> Table:
+def open_table(X: Any, y: Any = None, *, run: Run = map, compute: Compute = compute_here) -> Table:
     """Return a table over the user's features and target, whatever they are.
 
     Parameters
@@ -143,6 +144,9 @@ def open_table(X: Any, y: Any = None, *, run: Run = map) -> Table:
     run : callable, default=map
         Called as ``run(function, items)`` for the work on files that a cluster should do; function
         and items can be pickled.
+    compute : callable
+        Called as ``compute(*collections)`` for the target and the lengths of Dask collections;
+        returns the tuple of their values. By default `dask.compute`.
 
     Returns
     -------
@@ -166,9 +170,9 @@ def open_table(X: Any, y: Any = None, *, run: Run = map) -> Table:
         raise DataError(msg)
     _refuse(y)
     if is_dask(X):
-        return dask_table(X, y)
+        return dask_table(X, y, compute)
     if is_dask(y):
-        y = y.compute()
+        (y,) = compute(y)
     if frames.is_frame(X) and frames.is_label(y, X.columns):
         X, y = frames.split_target(X, y)
     elif isinstance(y, str):

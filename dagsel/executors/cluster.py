@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -16,13 +17,17 @@ from dagsel.monitor import TaskProgress
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["ClusterExecutor", "active_client"]
+__all__ = ["ClusterExecutor", "WorkersLostError", "active_client"]
 
 # Seconds.
 _WAIT_FOR_WORKERS = 60.0
 _PATIENCE = 5.0
 
 logger = logging.getLogger("dagsel")
+
+
+class WorkersLostError(DagselError):
+    """A connection broke while tasks or rows were sent, or results fetched."""
 
 
 class ClusterExecutor:
@@ -54,7 +59,8 @@ class ClusterExecutor:
     @property
     def n_workers(self) -> int:
         """Workers now on the cluster; waits for the first."""
-        return len(self._addresses())
+        with self._communicating():
+            return len(self._addresses())
 
     def _addresses(self) -> list[str]:
         # nthreads() lists every worker on all versions; scheduler_info() used to list five.
@@ -73,16 +79,17 @@ class ClusterExecutor:
         """Submit the task; see `Executor.submit`."""
         self._count += 1
         placement = {}
-        if worker is not None:
-            addresses = self._addresses()
-            # A preference, not a pin: a pinned task hangs for ever when its worker dies.
-            placement = {
-                "workers": [addresses[worker % len(addresses)]],
-                "allow_other_workers": True,
-            }
-        future = self.client.submit(
-            function, *args, key=f"{label}-{self.run}-{self._count}", pure=False, **placement
-        )
+        with self._communicating():
+            if worker is not None:
+                addresses = self._addresses()
+                # A preference, not a pin: a pinned task hangs for ever when its worker dies.
+                placement = {
+                    "workers": [addresses[worker % len(addresses)]],
+                    "allow_other_workers": True,
+                }
+            future = self.client.submit(
+                function, *args, key=f"{label}-{self.run}-{self._count}", pure=False, **placement
+            )
         if label in self.progress.NAMES:
             future.add_done_callback(lambda _: self.progress.ended(label))
         return future
@@ -96,9 +103,21 @@ class ClusterExecutor:
             If the scheduler cannot be reached any more, or has been without workers for too long.
         """
         futures = list(handles)
-        try:
+        with self._communicating(futures):
             self._wait(futures)
             return list(self.client.gather(futures))
+
+    @contextmanager
+    def _communicating(self, futures: Sequence[Any] = ()) -> Iterator[None]:
+        """Tell what breaks between this process and the cluster from what tasks raise.
+
+        Parameters
+        ----------
+        futures : sequence of distributed.Future
+            Whose results are fetched: errors of their tasks pass as they are.
+        """
+        try:
+            yield
         except Exception as error:
             if self.client.status != "running":
                 msg = (
@@ -106,6 +125,9 @@ class ClusterExecutor:
                     "before is in the selection."
                 )
                 raise DagselError(msg) from error
+            if isinstance(error, OSError) and not any(each.status == "error" for each in futures):
+                msg = f"a connection to the cluster at {self._where} broke: {error}"
+                raise WorkersLostError(msg) from error
             raise
 
     def _wait(self, futures: list[Any]) -> None:
@@ -141,8 +163,7 @@ class ClusterExecutor:
 
         if self.client.status != "running":
             return False
-        # OSError: a connection that broke while rows were being sent.
-        lost = (FutureCancelledError, FuturesCancelledError, KilledWorker, OSError)
+        lost = (FutureCancelledError, FuturesCancelledError, KilledWorker, WorkersLostError)
         return isinstance(error, lost)
 
     def map(
@@ -152,18 +173,25 @@ class ClusterExecutor:
         self.progress.expect(label, len(calls))
         return self.gather([self.submit(function, *call, label=label) for call in calls])
 
+    def compute(self, *collections: Any) -> tuple[Any, ...]:
+        """Compute Dask collections on this client's cluster; see `Executor.compute`."""
+        with self._communicating():
+            futures = self.client.compute(list(collections))
+        return tuple(self.gather(futures))
+
     def load(self, block: Block, worker: int | None = None) -> Handle:
         """Bring the payload to a worker as a future; a file's description goes as it is."""
         if block.where == "file":
             return block.payload
-        addresses = self._addresses()
-        target = None if worker is None else [addresses[worker % len(addresses)]]
-        if block.where == "delayed":
-            return self.client.compute(
-                block.payload, workers=target, allow_other_workers=True, optimize_graph=True
-            )
-        # Not broadcast, and not hashed: hashing reads all of the data a second time.
-        return self.client.scatter([block.payload], workers=target, hash=False)[0]
+        with self._communicating():
+            addresses = self._addresses()
+            target = None if worker is None else [addresses[worker % len(addresses)]]
+            if block.where == "delayed":
+                return self.client.compute(
+                    block.payload, workers=target, allow_other_workers=True, optimize_graph=True
+                )
+            # Not broadcast, and not hashed: hashing reads all of the data a second time.
+            return self.client.scatter([block.payload], workers=target, hash=False)[0]
 
     def memory_per_worker(self) -> int | None:
         """Return the smallest memory limit of a worker; `None` if one has no limit."""

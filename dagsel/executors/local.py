@@ -9,6 +9,7 @@ from joblib import Parallel, delayed, effective_n_jobs
 
 from dagsel import tasks
 from dagsel.data.blocks import Block
+from dagsel.data.dask_blocks import compute_here
 from dagsel.engines.base import Handle
 from dagsel.monitor import TaskProgress
 
@@ -66,6 +67,10 @@ class LocalExecutor:
             return (function(*call) for call in calls)
         parallel = Parallel(n_jobs=self.n_jobs, return_as="generator")
         return parallel(delayed(function)(*call) for call in calls)  # type: ignore[no-any-return]
+
+    def compute(self, *collections: Any) -> tuple[Any, ...]:
+        """Compute Dask collections as `dask.compute` does; see `Executor.compute`."""
+        return compute_here(*collections)
 
     def load(self, block: Block, worker: int | None = None) -> Handle:
         """Return the payload; a Dask partition is computed by the task that reads it."""
