@@ -380,7 +380,7 @@ def test_logging_is_left_as_it_was(data: list[str]) -> None:
 def test_a_score_that_cannot_be_computed(data: list[str]) -> None:
     done = run("select", *data, "--k", "2", "--scoring", "roc_auc", "--quiet")
     assert done.returncode == 1
-    assert done.stderr.startswith("Error: no usable score")
+    assert "no usable score" in done.stderr
     assert "predict_proba" in done.stderr
 
 

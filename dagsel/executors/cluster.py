@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -103,9 +104,12 @@ class ClusterExecutor:
             If the scheduler cannot be reached any more, or has been without workers for too long.
         """
         futures = list(handles)
-        with self._communicating(futures):
-            self._wait(futures)
-            return list(self.client.gather(futures))
+        try:
+            with self._communicating(futures):
+                self._wait(futures)
+                return list(self.client.gather(futures))
+        except Exception as error:
+            raise _detached(error) from error.__cause__
 
     @contextmanager
     def _communicating(self, futures: Sequence[Any] = ()) -> Iterator[None]:
@@ -206,6 +210,21 @@ class ClusterExecutor:
         except (OSError, RuntimeError, TimeoutError) as error:
             # The cluster is going or gone. That must not hide what the run itself ended with.
             logger.info("the workers' states could not be dropped: %s", error)
+
+
+def _detached(error: Exception) -> Exception:
+    """Return a copy that has the traceback, and take it from the original.
+
+    Dask keeps the exception of a task with its future. Raised here, its traceback would hold the
+    frames that hold that future, and the task's data would stay on the cluster.
+    """
+    try:
+        twin = copy.copy(error)
+    except Exception:
+        # An exception of a user's that cannot be copied: better kept for longer than lost.
+        return error
+    twin.__traceback__, error.__traceback__ = error.__traceback__, None
+    return twin
 
 
 def active_client() -> Client | None:
