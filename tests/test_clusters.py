@@ -133,7 +133,7 @@ def test_frames_keep_their_names_on_every_form(cluster):
 def test_a_failed_run_leaves_nothing_either(cluster):
     X, y = table()
     X[7, 2] = np.nan
-    with pytest.raises(dagsel.DataError, match="column 2"):
+    with pytest.raises(dagsel.DataError, match="Column 2"):
         select(X, y, client=cluster)
     assert_clean(cluster)
 
