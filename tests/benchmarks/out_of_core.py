@@ -25,7 +25,7 @@ from common import report, verdict
 from numpy.typing import NDArray
 from sklearn.linear_model import LinearRegression
 
-N_ROWS, N_COLUMNS, BLOCK = 1_000_000, 400, 20_000
+N_ROWS, N_COLUMNS, BLOCK = 1_000_000, 400, 25_000
 GB = 10**9
 
 
@@ -60,7 +60,7 @@ def fold_scores(folder: Path, columns: NDArray[np.intp], n_folds: int = 5) -> ND
     for path in sorted(folder.glob("*.parquet")):
         for batch in pq.ParquetFile(path).iter_batches(BLOCK, columns=names):
             block = np.column_stack([np.ones(len(batch)), *(batch[name] for name in names)])
-            sums[row * n_folds // N_ROWS] += block.T @ block  # a block lies in one fold
+            sums[row * n_folds // N_ROWS] += block.T @ block  # blocks lie in one fold
             row += len(batch)
     scores = []
     for test in sums:
