@@ -250,7 +250,8 @@ def run_search(
             return
         if number + 1 == len(engines):
             raise DagselError(_no_engine_left(engine.name, refusal))
-        text = f"{refusal}. Candidates are scored by refits instead, which is slower."
+        end = "" if refusal.endswith("?") else "."
+        text = f"{refusal}{end} Candidates are scored by refits instead, which is slower."
         monitor.note(text)
         warnings.warn(text, DagselWarning, stacklevel=2)
 

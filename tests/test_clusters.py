@@ -179,6 +179,34 @@ def test_dask_collections_on_every_form(cluster, kind, engine):
     assert_clean(cluster)
 
 
+def test_workers_hold_a_few_partitions_of_many(local_client):
+    """A Dask collection streams: what is in memory does not grow with it."""
+    chunks = 2_000
+    X = da.random.default_rng(0).normal(size=(60 * chunks, 50), chunks=(chunks, -1))
+    y = X[:, 0] + da.random.default_rng(1).normal(size=60 * chunks, chunks=chunks)
+    most, over = [0], threading.Event()
+
+    def held(dask_scheduler):
+        tasks_ = dask_scheduler.tasks.values()
+        rows = [task for task in tasks_ if task.who_has and "dagsel" not in str(task.key)]
+        return sum(task.nbytes for task in rows if task.nbytes > 8 * chunks * 40)
+
+    def watch():
+        while not over.wait(0.005):
+            most[0] = max(most[0], local_client.run_on_scheduler(held))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        selection = select(X, y, client=local_client, n_features_to_select=47, cv=3)
+    finally:
+        over.set()
+        watcher.join()
+    assert selection.engines == ("moments",)
+    # Two chains a worker and two partitions a chain, each perhaps next to what it is made from.
+    assert 0 < most[0] <= 2 * 8 * (8 * chunks * 51)
+
+
 @pytest.mark.parametrize("block_bytes", [2_000, 9_000, 32 << 20])
 def test_any_block_size(folder, local_client, block_bytes):
     source = scan(str(folder / "*.csv"), target="label", drop=["Path"], block_bytes=block_bytes)
@@ -207,6 +235,9 @@ class Recorder:
 
     def gather(self, handles):
         return self.inner.gather(handles)
+
+    def settle(self, handles):
+        pass
 
     def lost(self, error):
         return False

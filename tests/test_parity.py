@@ -91,12 +91,16 @@ def splitter_cases():
     for problem in REGULAR:
         for splitter in SPLITTERS:
             for direction in DIRECTIONS:
-                # mlxtend would take minutes for thirty columns.
+                # mlxtend takes its time with thirty columns.
                 wide = problem.name.startswith("breast_cancer")
-                if problem.fast and not (wide and "floating" in direction):
-                    yield pytest.param(
-                        problem, splitter, direction, id=f"{problem}-{splitter}-{direction}"
-                    )
+                slow = wide and (not problem.fast or "floating" in direction)
+                yield pytest.param(
+                    problem,
+                    splitter,
+                    direction,
+                    id=f"{problem}-{splitter}-{direction}",
+                    marks=[pytest.mark.slow] if slow else [],
+                )
 
 
 @pytest.mark.parametrize(("problem", "splitter", "direction"), list(splitter_cases()))

@@ -48,25 +48,29 @@ def submit_moments(
         for span in runs(len(blocks), _n_spans(problem, executor))
     ]
     executor.progress.expect("dagsel_moments", sum(map(len, spans)))
-    parts: list[Handle] = []
-    for worker, groups in enumerate(spans):
-        home = worker % executor.n_workers
-        part: Handle = None
-        for chosen in groups:
+    parts: list[Handle] = [None] * len(spans)
+    for step in range(max(map(len, spans))):
+        earlier = list(parts)
+        for worker, groups in enumerate(spans):
+            if step >= len(groups):
+                continue
+            chosen, home = groups[step], worker % executor.n_workers
             start, stop = chosen[0].start, chosen[-1].stop
             # Nothing here keeps a payload: a partition is let go of when it has been summed.
-            part = executor.submit(
+            parts[worker] = executor.submit(
                 span_moments,
                 [block.bare() for block in chosen],
                 [first if each is blocks[0] else executor.load(each, home) for each in chosen],
                 [replace(layer, labels=layer.labels[start:stop]) for layer in layers],
                 shift,
-                part,
+                parts[worker],
                 executor.in_process,
                 label="dagsel_moments",
                 worker=home,
             )
-        parts.append(part)
+        # Partitions are made as soon as they can be, so no more of them are asked for than two a
+        # chain: workers hold a few, however many there are.
+        executor.settle([part for part in earlier if part is not None])
     del first
     if executor.in_process:
         return parts[0]  # type: ignore[no-any-return]
@@ -80,6 +84,8 @@ def _n_spans(problem: Problem, executor: Executor) -> int:
     """How many chains of tasks read the rows: a few per worker, unless their sums are large."""
     if executor.in_process:
         return 1
+    if problem.table.blocks[0].where == "delayed":
+        return 2 * executor.n_workers
     n_atoms = sum(layer.n_atoms for layer in problem.folds.layers)
     small = 8 * n_atoms * problem.table.n_columns**2 < 64 * 2**20
     return executor.n_workers * (4 if small else 1)

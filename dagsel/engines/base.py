@@ -119,6 +119,10 @@ class Executor(Protocol):
         """Wait for results; an error in a task is raised here with its own class."""
         ...
 
+    def settle(self, handles: Sequence[Handle]) -> None:
+        """Wait until tasks have ended, well or not, without fetching their results."""
+        ...
+
     def lost(self, error: BaseException) -> bool:
         """Tell whether an error means that data on a worker are gone and must be sent again."""
         ...

@@ -111,6 +111,12 @@ class ClusterExecutor:
         except Exception as error:
             raise _detached(error) from error.__cause__
 
+    def settle(self, handles: Sequence[Handle]) -> None:
+        """Wait for tasks; see `Executor.settle`."""
+        if handles:
+            with self._communicating(handles):
+                self._wait(list(handles))
+
     @contextmanager
     def _communicating(self, futures: Sequence[Any] = ()) -> Iterator[None]:
         """Tell what breaks between this process and the cluster from what tasks raise.

@@ -46,6 +46,10 @@ class LocalExecutor:
         """Return the handles, which are the values."""
         return list(handles)
 
+    def settle(self, handles: Sequence[Handle]) -> None:
+        """Return: tasks have ended when they have been submitted."""
+        del handles
+
     def lost(self, error: BaseException) -> bool:
         """Return False: this process cannot lose data and live."""
         del error
