@@ -278,7 +278,7 @@ def _play(
 
 
 def _with_failures(error: ScoringError, failures: Sequence[str]) -> ScoringError:
-    return ScoringError(f"The first error was: {failures[0]}. So {error}") if failures else error
+    return ScoringError(f"{error} The first error was: {failures[0]}") if failures else error
 
 
 def _brief(error: Exception) -> str:

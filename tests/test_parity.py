@@ -91,16 +91,8 @@ def splitter_cases():
     for problem in REGULAR:
         for splitter in SPLITTERS:
             for direction in DIRECTIONS:
-                # mlxtend takes its time with thirty columns.
-                wide = problem.name.startswith("breast_cancer")
-                slow = wide and (not problem.fast or "floating" in direction)
-                yield pytest.param(
-                    problem,
-                    splitter,
-                    direction,
-                    id=f"{problem}-{splitter}-{direction}",
-                    marks=[pytest.mark.slow] if slow else [],
-                )
+                name = f"{problem}-{splitter}-{direction}"
+                yield pytest.param(problem, splitter, direction, id=name)
 
 
 @pytest.mark.parametrize(("problem", "splitter", "direction"), list(splitter_cases()))

@@ -102,7 +102,7 @@ def _given_cluster(options: Options, reporter: Reporter, opened: ExitStack) -> C
     except (OSError, ValueError, TypeError) as error:
         cause = error.__cause__ or error
         # Without the names of Dask's objects.
-        why = " ".join(str(cause).split()).rpartition(">: ")[2]
+        why = " ".join(str(cause).split()).rpartition(">: ")[2] or type(cause).__name__
         msg = (
             f"no Dask scheduler answers at {where} within {options.timeout:g} s ({why}). Check "
             "the address, and that `dask scheduler` runs there and can be reached from here."
