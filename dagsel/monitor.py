@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol, TextIO
 
 if TYPE_CHECKING:
@@ -107,5 +107,12 @@ class PrintMonitor(LogMonitor):
 
 def describe(done: Round) -> str:
     """Return a round in one line."""
-    moved = "start" if done.action == "start" else f"{done.action} {done.feature}"
-    return f"round {done.number}: {moved}, {done.n_features} features, score {done.mean:.6g}"
+    moved = "start" if done.action == "start" else f"{done.action} {_listed(done.moved)}"
+    score = f"{done.scoring} {done.mean:.6g}"
+    return f"round {done.number}: {moved}, {done.n_features} features, {score}"
+
+
+def _listed(labels: Sequence[Hashable]) -> str:
+    shown = [str(label) for label in labels[:3]]
+    more = len(labels) - len(shown)
+    return " and ".join([", ".join(shown), f"{more} more"] if more else [", ".join(shown)])

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dagsel.audit import Audit
 from dagsel.exceptions import DataError
-from dagsel.search import Action, Direction, Move
+from dagsel.moves import Direction, Move
+from dagsel.rounds import Context, Round
+from dagsel.search import StopReason
 from dagsel.selection_json import decode_name, decode_rounds, encode_name, encode_rounds
 
 if TYPE_CHECKING:
@@ -27,139 +29,6 @@ _MARKED_SIZES = 60  # a plot of more sizes is a line without markers
 
 Spread = Literal["std_dev", "std_err", "ci"]
 Ties = Literal["smallest", "largest"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """What a feature stands for. Shared by all rounds of a selection."""
-
-    n_columns: int
-    names: tuple[Hashable, ...] | None
-    groups: tuple[tuple[int, ...], ...] | None
-
-    @property
-    def n_features(self) -> int:
-        return self.n_columns if self.groups is None else len(self.groups)
-
-    def name(self, column: int) -> Hashable:
-        return column if self.names is None else self.names[column]
-
-    def label(self, feature: int) -> Hashable:
-        if self.groups is None:
-            return self.name(feature)
-        return tuple(self.name(column) for column in self.groups[feature])
-
-    def expand(self, features: Iterable[int]) -> tuple[int, ...]:
-        if self.groups is None:
-            return tuple(features)
-        return tuple(sorted(column for feature in features for column in self.groups[feature]))
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Round:
-    """One decided round of a selection.
-
-    A feature is a column or, with feature groups, a group of columns. Its label is the column's
-    name (its index where columns have no names); a group's label is the tuple of its columns'.
-
-    Attributes
-    ----------
-    number : int
-        Position in the path, from 0.
-    seconds : float
-        Wall-clock time that the round took.
-    engine : str
-        What scored it.
-    move : Move
-        The decision in terms of feature indices.
-    """
-
-    number: int
-    seconds: float
-    engine: str
-    move: Move
-    _columns: _Columns
-
-    def __repr__(self) -> str:
-        moved = self.action if self.feature is None else f"{self.action} {self.feature!r}"
-        return f"<Round {self.number}: {moved}, {self.n_features} features, mean {self.mean:.6g}>"
-
-    @property
-    def action(self) -> Action:
-        """What was done: "start", "add" or "remove"."""
-        return self.move.action
-
-    @property
-    def feature_index(self) -> int | None:
-        """Index of the feature that was moved; of its group, with feature groups."""
-        return self.move.feature
-
-    @property
-    def feature(self) -> Hashable:
-        """Label of the feature that was moved; None at the start."""
-        return self._label(self.move.feature)
-
-    @property
-    def n_features(self) -> int:
-        """Number of features (of groups, with feature groups) after the move."""
-        return self.move.size
-
-    @property
-    def features(self) -> tuple[int, ...]:
-        """Features (groups, with feature groups) after the move, ascending."""
-        return self.move.subset
-
-    @property
-    def subset(self) -> tuple[int, ...]:
-        """Indices of the columns after the move, ascending."""
-        return self._columns.expand(self.move.subset)
-
-    @property
-    def names(self) -> tuple[Hashable, ...]:
-        """Names of the columns after the move; their indices where they have no names."""
-        return tuple(self._columns.name(column) for column in self.subset)
-
-    @property
-    def fold_scores(self) -> NDArray[np.float64]:
-        """Scores of the subset, one per fold."""
-        return np.array(self.move.fold_scores, dtype=np.float64)
-
-    @property
-    def mean(self) -> float:
-        """Mean of `fold_scores`."""
-        return self.move.mean
-
-    @property
-    def std(self) -> float:
-        """Standard deviation of `fold_scores` with divisor n, as in scikit-learn's cv_results_."""
-        return _spread(self.fold_scores, ddof=0)
-
-    @property
-    def std_err(self) -> float:
-        """Standard error of `mean`, from the deviation with divisor n - 1; NaN for one fold."""
-        return _spread(self.fold_scores, ddof=1) / math.sqrt(len(self.move.fold_scores))
-
-    @property
-    def runner_up(self) -> Hashable:
-        """Label of the feature that would have been moved otherwise; None if there is none."""
-        return self._label(self.move.runner_up)
-
-    @property
-    def runner_up_mean(self) -> float | None:
-        """Mean score that moving the runner-up would have given."""
-        return self.move.runner_up_mean
-
-    @property
-    def tied(self) -> tuple[Hashable, ...]:
-        """Labels of the features that were tied with the one moved."""
-        return tuple(self._columns.label(feature) for feature in self.move.tied)
-
-    def _label(self, feature: int | None) -> Hashable:
-        return None if feature is None else self._columns.label(feature)
-
-    def _ties_with(self, mean: float, rounding: float) -> bool:
-        """Whether the mean score is as good as another, which may be better by rounding only."""
-        return self.mean >= mean - max(self.move.rounding, rounding)
 
 
 @dataclass(eq=False, repr=False)
@@ -179,13 +48,19 @@ class Selection:
     direction : {"backward", "forward"}
         Direction of the search.
     complete : bool
-        Whether the search came to its end.
+        Whether the search came to its end; `stop_reason` says which.
     notes : list of str
         What the user should know, such as why refits were used.
     plan : str, optional
         What was planned.
     versions : dict of str to str
         Versions of the packages that took part.
+    stop_reason : {"target", "tol", "threshold", "patience", "time"}, optional
+        Why the search ended: it reached the size that it was meant to reach, a move fell short of
+        `tol` or of the threshold, the score had not been beaten for `patience` sizes, or the time
+        was used up. None before its end.
+    audit : Audit, optional
+        What refits made of some of the rounds, if that was asked for.
     rounds : list of Round
         The path; filled by `record`.
     """
@@ -199,6 +74,8 @@ class Selection:
     notes: list[str] = field(default_factory=list)
     plan: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
+    stop_reason: StopReason | None = None
+    audit: Audit | None = None
     rounds: list[Round] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -209,15 +86,20 @@ class Selection:
         if self.names is not None and len(self.names) != self.n_features_in:
             msg = f"{len(self.names)} names were given for {self.n_features_in} columns"
             raise DataError(msg)
-        self._columns = _Columns(self.n_features_in, self.names, self.groups)
+        self._context = Context(self.n_features_in, self.names, self.groups, self.scoring)
 
     def record(self, move: Move, seconds: float, engine: str) -> Round:
         """Append a decided move to the path and return its round."""
-        done = Round(len(self.rounds), float(seconds), engine, move, self._columns)
+        done = Round(len(self.rounds), float(seconds), engine, move, self._context)
         self.rounds.append(done)
         return done
 
     # ------------------------------------------------------------------ choosing a size
+
+    @property
+    def n_features(self) -> int:
+        """Number of features to select from: of columns or, with feature groups, of groups."""
+        return self._context.n_features
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -238,7 +120,7 @@ class Selection:
         best: dict[int, Round] = {}
         for done in self.rounds:
             known = best.get(done.n_features)
-            if known is None or not known._ties_with(done.mean, done.move.rounding):
+            if known is None or not known.ties_with(done.mean, done.move.rounding):
                 best[done.n_features] = done
         return best
 
@@ -268,7 +150,7 @@ class Selection:
             raise ValueError(msg)
         rounds = self._within(min_size, max_size)
         top = max(rounds, key=lambda done: done.mean)
-        equal = [done for done in rounds if done._ties_with(top.mean, top.move.rounding)]
+        equal = [done for done in rounds if done.ties_with(top.mean, top.move.rounding)]
         return equal[0] if ties == "smallest" else equal[-1]
 
     def parsimonious(self, min_size: int | None = None, max_size: int | None = None) -> Round:
@@ -292,7 +174,7 @@ class Selection:
         error = top.std_err if math.isfinite(top.std_err) else 0.0
         least = top.mean - error
         rounds = self._within(min_size, max_size)
-        return next(done for done in rounds if done._ties_with(least, top.move.rounding))
+        return next(done for done in rounds if done.ties_with(least, top.move.rounding))
 
     def subset(self, size: int) -> tuple[int, ...]:
         """Return the column indices of the best subset of a size.
@@ -312,12 +194,12 @@ class Selection:
     def _within(self, min_size: int | None, max_size: int | None) -> list[Round]:
         """Return the best round of each size within limits, by ascending size."""
         low = 0 if min_size is None else min_size
-        high = self._columns.n_features if max_size is None else max_size
+        high = self._context.n_features if max_size is None else max_size
         best = self.by_size()
         chosen = [best[size] for size in sorted(best) if low <= size <= high]
         if not chosen:
-            reached = f"{min(best)} to {max(best)} features" if best else "nothing yet"
-            msg = f"no subset of {low} to {high} features was scored; the path reached {reached}"
+            wanted = f"{low}" if low == high else f"{low} to {high}"
+            msg = f"no subset of {wanted} features was scored; the path reached {_reached(best)}"
             raise ValueError(msg)
         return chosen
 
@@ -329,8 +211,9 @@ class Selection:
         Returns
         -------
         pandas.DataFrame
-            Columns round, action, feature (label), n_features, mean, std, split0_score …,
-            runner_up (label), runner_up_mean, seconds, engine.
+            Columns round, action, feature (label; where several features were moved, the tuple of
+            their labels, best first), n_features, mean, std, split0_score …, runner_up (label),
+            runner_up_mean, seconds, engine.
         """
         import pandas as pd
 
@@ -338,7 +221,9 @@ class Selection:
         table: dict[str, Any] = {
             "round": np.arange(len(rounds)),
             "action": [done.action for done in rounds],
-            "feature": _objects([done.feature for done in rounds]),
+            "feature": _objects(
+                [done.moved if len(done.moved) > 1 else done.feature for done in rounds]
+            ),
             "n_features": np.array([done.n_features for done in rounds], dtype=np.int64),
             "mean": np.array([done.mean for done in rounds], dtype=np.float64),
             "std": np.array([done.std for done in rounds], dtype=np.float64),
@@ -355,7 +240,7 @@ class Selection:
 
     def __repr__(self) -> str:
         what = "features" if self.groups is None else "groups"
-        head = f"{self.direction} selection of {self._columns.n_features} {what} by {self.scoring}"
+        head = f"{self.direction} selection of {self._context.n_features} {what} by {self.scoring}"
         if not self.rounds:
             return f"<{head}: no rounds yet>"
         top = self.best()
@@ -370,12 +255,13 @@ class Selection:
         shown: list[Round | None] = list(self.rounds)
         if len(shown) > 10:
             shown[5:-5] = [None]
-        titles = ("round", "action", "feature", "features", "mean", "std")
-        lines = ["".join(f"<th>{title}</th>" for title in titles)]
+        mean = f"mean {self.scoring}"
+        titles = ("round", "action", "feature", "features", mean, "std")
+        lines = ["".join(f"<th>{html.escape(title)}</th>" for title in titles)]
         for done in shown:
             cells: tuple[Any, ...] = ("…",) * len(titles)
             if done is not None:
-                feature = "" if done.feature is None else done.feature
+                feature = ", ".join(map(str, done.moved))
                 moved = (done.number, done.action, feature, done.n_features)
                 cells = (*moved, f"{done.mean:.6g}", f"{done.std:.3g}")
             lines.append("".join(f"<td>{html.escape(str(cell))}</td>" for cell in cells))
@@ -409,6 +295,8 @@ class Selection:
             "notes": self.notes,
             "plan": self.plan,
             "versions": self.versions,
+            "stop_reason": self.stop_reason,
+            "audit": None if self.audit is None else self.audit.to_dict(),
             "rounds": encode_rounds((done.move, done.seconds, done.engine) for done in self.rounds),
         }
         text = json.dumps(content, allow_nan=False, ensure_ascii=False)
@@ -464,8 +352,12 @@ class Selection:
             notes=content["notes"],
             plan=content["plan"],
             versions=content["versions"],
+            # Files of the first releases do not have it.
+            stop_reason=content.get("stop_reason"),
         )
-        for decided in decode_rounds(content["rounds"], selection._columns.n_features):
+        if content.get("audit") is not None:
+            selection.audit = Audit.from_dict(content["audit"])
+        for decided in decode_rounds(content["rounds"], selection._context.n_features):
             selection.record(*decided)
         return selection
 
@@ -516,6 +408,20 @@ class Selection:
         return ax
 
 
+def _reached(sizes: Iterable[int]) -> str:
+    """Say which sizes a path has, in few words."""
+    known = sorted(sizes)
+    if not known:
+        return "nothing yet"
+    low, high = known[0], known[-1]
+    if len(known) > 1 and len(known) == high - low + 1:
+        return f"{low} to {high} features"
+    shown = [str(size) for size in known]
+    if len(shown) > 12:
+        shown[6:-6] = ["…"]
+    return f"{', '.join(shown)} features"
+
+
 def _matplotlib() -> tuple[Any, Any]:
     try:
         from matplotlib import pyplot, ticker
@@ -533,13 +439,6 @@ def _band(done: Round, kind: Spread) -> float:
     from scipy.stats import t as student
 
     return float(student.ppf(0.975, len(done.move.fold_scores) - 1)) * done.std_err
-
-
-def _spread(scores: NDArray[np.float64], ddof: int) -> float:
-    if scores.size <= ddof:
-        return math.nan
-    with np.errstate(invalid="ignore"):  # infinite scores have the deviation NaN
-        return float(np.std(scores, ddof=ddof))
 
 
 def _objects(values: list[Hashable]) -> pd.Series[Any]:

@@ -11,135 +11,41 @@ to columns.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import replace
+from numbers import Integral, Real
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dagsel.choosing import MeanScore, Picked, checked_table, explain_no_score, pick_in_order
 from dagsel.exceptions import ScoringError
+from dagsel.moves import Action, Direction, Move, Request, pack, unpack
 
-__all__ = ["Action", "Direction", "Move", "Request", "Search", "TieRule", "pack", "unpack"]
+__all__ = [
+    "Action",
+    "Direction",
+    "Move",
+    "Request",
+    "Search",
+    "StopReason",
+    "TieRule",
+    "pack",
+    "unpack",
+]
 
-Action = Literal["start", "add", "remove"]
-Direction = Literal["backward", "forward"]
 TieRule = Literal["highest", "lowest"]
-StopReason = Literal["target", "tol"]
-_Phase = Literal["start", "main", "conditional", "done"]
+StopReason = Literal["target", "tol", "threshold", "patience", "time"]
+_Phase = Literal["start", "main", "several", "conditional", "done"]
 
 _OPPOSITE: dict[Action, Action] = {"add": "remove", "remove": "add", "start": "start"}
 
 
-def pack(mask: NDArray[np.bool_]) -> bytes:
-    """Return a boolean mask over the features as bytes, eight features a byte."""
-    return np.packbits(mask).tobytes()
+class _Several(NamedTuple):
+    """Features that are to be moved together once the subset that they lead to has its scores."""
 
-
-def unpack(packed: bytes) -> tuple[int, ...]:
-    """Return the ascending features of a mask packed by `pack`."""
-    # The padding of the last byte is zero, so the number of features is not needed.
-    bits = np.unpackbits(np.frombuffer(packed, dtype=np.uint8))
-    return tuple(np.flatnonzero(bits).tolist())
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What to score next.
-
-    Attributes
-    ----------
-    subset : tuple of int
-        Features now in the model, ascending.
-    candidates : tuple of int
-        Features to toggle one at a time, ascending: one that is in `subset` is removed from it,
-        another is added to it. Either all are in it or none is. Empty: score `subset` itself.
-    """
-
-    subset: tuple[int, ...]
-    candidates: tuple[int, ...]
-
-    @property
-    def n_rows(self) -> int:
-        """Number of rows that the score table must have."""
-        return max(1, len(self.candidates))
-
-    def variants(self) -> Iterator[tuple[int, ...]]:
-        """Yield the subset that each row of the score table stands for, ascending features."""
-        if not self.candidates:
-            yield self.subset
-            return
-        members = set(self.subset)
-        for feature in self.candidates:
-            yield tuple(sorted(members ^ {feature}))
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """A decided round.
-
-    Attributes
-    ----------
-    action : {"start", "add", "remove"}
-        "start": the starting subset was scored.
-    feature : int or None
-        The feature added or removed; None for "start".
-    mask : bytes
-        The subset after the move, packed; read it with `subset`.
-    fold_scores : tuple of float
-        Scores of the subset after the move, one per fold.
-    mean : float
-        Their mean.
-    runner_up : int or None
-        What would have been chosen without the winner; None where no other candidate has a score.
-    runner_up_mean : float or None
-        Its mean score. Greater than `mean`, by at most `rounding`, when a tie was broken by rule.
-    tied_mask : bytes
-        Candidates tied with the winner, packed (empty: none); read it with `tied`.
-    n_candidates : int
-        Number of subsets that were scored to decide.
-    rounding : float
-        Scores this close to each other counted as equal.
-    """
-
-    action: Action
-    feature: int | None
-    mask: bytes
-    fold_scores: tuple[float, ...]
-    mean: float
-    runner_up: int | None = None
-    runner_up_mean: float | None = None
-    tied_mask: bytes = b""
-    n_candidates: int = 1
-    rounding: float = 0.0
-
-    @property
-    def subset(self) -> tuple[int, ...]:
-        """Features after the move, ascending."""
-        return unpack(self.mask)
-
-    @property
-    def tied(self) -> tuple[int, ...]:
-        """Candidates tied with the winner, which is not among them; ascending."""
-        return unpack(self.tied_mask)
-
-    @property
-    def size(self) -> int:
-        """Number of features after the move."""
-        return int.from_bytes(self.mask).bit_count()
-
-
-class _Score(NamedTuple):
-    """A mean score and the size of the error it may carry."""
-
-    mean: float
-    rounding: float
-
-    def lead(self, other: _Score) -> float:
-        """How much greater this score is, less what rounding could account for."""
-        return self.mean - other.mean - max(self.rounding, other.rounding)
-
-    def beats(self, other: _Score) -> bool:
-        return self.lead(other) > 0.0
+    move: Move  # without the scores of that subset
+    first: Move  # of the best of them alone
 
 
 class Search:
@@ -150,6 +56,10 @@ class Search:
     left. Candidates whose means are within `rounding` of the best are tied, and a tie is broken by
     rule alone: of tied features to add the lowest is added, of tied features to remove the one
     that `tie_rule` says is removed. Nothing depends on which of the tied means was the greatest.
+
+    A move of several features (see `step`) takes two requests: one for the candidates, and one for
+    the subset without (with) the best of them, so that every recorded score is that of a subset.
+    Should that subset have no score, only the best candidate is moved.
 
     Parameters
     ----------
@@ -172,6 +82,22 @@ class Search:
     tol : float, optional
         Stop, without making the move, at the first move along `direction` that does not raise the
         score by at least `tol`. May be negative: a loss of up to ``-tol`` is then accepted.
+    threshold : float, optional
+        Move, along `direction`, only features whose own score is at least this, whatever it was
+        before; stop where there is none. It is for scores that judge the move and not the subset
+        after it, such as the logarithm of the p-value of a removal. Such scores of two sizes say
+        nothing about which is better: leave out `tol` and `patience` then, and take the last
+        subset.
+    step : int or float
+        How many features a move along `direction` moves: a number, or a fraction of those that
+        could still be moved (rounded down, at least one). Never more than the target size allows,
+        and fewer where fewer candidates have a score. More than one excludes `floating`.
+    patience : int, optional
+        Stop after so many moves along `direction` in a row without a score that beats the best one
+        so far by more than rounding. The moves stay made.
+    patience_from : int, optional
+        Count the scores for `patience` only from this number of features on (backward: of no more
+        features, forward: of no fewer).
     score_start : bool
         Whether the starting subset is scored first. With `tol` the first move is compared with it,
         so that backward may remove nothing; otherwise the first move is always made, as in
@@ -193,6 +119,10 @@ class Search:
         fixed: Iterable[int] = (),
         tie_rule: TieRule = "highest",
         tol: float | None = None,
+        threshold: float | None = None,
+        step: int | float = 1,
+        patience: int | None = None,
+        patience_from: int | None = None,
         score_start: bool = True,
     ) -> None:
         self.n_features = int(n_features)
@@ -202,8 +132,13 @@ class Search:
         self.fixed = tuple(sorted({int(feature) for feature in fixed}))
         self.tie_rule: TieRule = tie_rule
         self.tol = None if tol is None else float(tol)
+        self.threshold = None if threshold is None else float(threshold)
+        self.step = _checked_step(step)
+        self.patience = _checked_patience(patience)
+        self.patience_from = None if patience_from is None else int(patience_from)
         self.score_start = bool(score_start)
         self._check_parameters()
+        self._check_stopping()
 
         self._fixed_mask = np.zeros(self.n_features, dtype=np.bool_)
         self._fixed_mask[list(self.fixed)] = True
@@ -211,11 +146,15 @@ class Search:
         self._mask = np.ones_like(self._fixed_mask) if backward else self._fixed_mask.copy()
         self._main: Action = "remove" if backward else "add"
         self._protected: int | None = None  # the feature that the last main move moved
-        self._current: _Score | None = None
-        self._best: dict[int, _Score] = {}  # by size
+        self._several: _Several | None = None
+        self._current: MeanScore | None = None
+        self._best: dict[int, MeanScore] = {}  # by size
+        self._top: MeanScore | None = None  # of the sizes that count for `patience`
+        self._moves_since_top = 0
         self._request: Request | None = None
         self._phase: _Phase = "main"
-        #: Why the search ended: it reached its target size, or `tol` stopped it; None before.
+        #: Why the search ended: it reached its target size, a parameter stopped it, or `stop` did;
+        #: None before.
         self.stop_reason: StopReason | None = None
         if self.score_start and self.size:
             self._phase = "start"
@@ -248,16 +187,27 @@ class Search:
         """Whether what `request` asks for is a floating search's opposite move."""
         return self._phase == "conditional"
 
+    @property
+    def mid_round(self) -> bool:
+        """Whether a move of several features has been chosen and its subset is to be scored."""
+        return self._phase == "several"
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether `stop` would leave a scored subset, and no round half done."""
+        return self._current is not None and not self.mid_round
+
     def candidates_left(self) -> int:
         """Return the number of subsets still to be scored.
 
-        Exact without `floating` and `tol`. With `tol` it is the most there can be; with `floating`
-        it is an estimate which supposes that every opposite move is tried once and none is made.
+        Exact without `floating`, as long as every candidate has a score and nothing but the target
+        ends the search; otherwise it is the most there can be. With `floating` it is an estimate
+        which supposes that every opposite move is tried once and none is made.
         """
         return sum(self._outlook())
 
     def rounds_left(self) -> int:
-        """Return the number of requests still to come; an estimate where `candidates_left` is."""
+        """Return the number of rounds still to come; an estimate where `candidates_left` is."""
         return sum(1 for _ in self._outlook())
 
     # ------------------------------------------------------------------ ask and tell
@@ -268,10 +218,13 @@ class Search:
         Asking twice without an answer in between returns the same.
         """
         if self._request is None and not self.finished:
-            chosen = None
-            if self._phase != "start":
+            if self._several is not None:
+                self._request = Request(self._several.move.subset, ())
+            elif self._phase == "start":
+                self._request = Request(self.subset, ())
+            else:
                 chosen = np.flatnonzero(self._candidate_mask()).tolist()
-            self._request = Request(self.subset, tuple(chosen or ()))
+                self._request = Request(self.subset, tuple(chosen))
         return self._request
 
     def answer(self, scores: NDArray[Any], rounding: float = 0.0) -> Move | None:
@@ -288,7 +241,8 @@ class Search:
         -------
         Move or None
             The move made. None if no move was made: a floating search's opposite move was no
-            improvement, or `tol` ended the search.
+            improvement, several features were chosen whose subset is to be scored next, or `tol`
+            or `threshold` ended the search.
 
         Raises
         ------
@@ -305,21 +259,51 @@ class Search:
         if not 0.0 <= rounding < np.inf:
             msg = f"rounding must be a finite number of at least 0; got {rounding!r}"
             raise ValueError(msg)
-        table = _checked_table(scores, request)
+        table = checked_table(scores, request)
         with np.errstate(invalid="ignore"):  # folds of +inf and -inf have the mean NaN
             means = table.mean(axis=1)
+        if self._several is not None:
+            return self._make(self._scored(self._several, table, float(means[0]), rounding))
+        count = 1 if self._phase != "main" else self._n_moved(self.size)
         last = self._action() == "remove" and self.tie_rule == "highest"
-        picked = _pick(means, rounding, last=last)
-        if picked is None:
+        # One more than is moved: the runner-up.
+        order = pick_in_order(means, rounding, count + 1, last=last)
+        if not order:
             if self.conditional:
-                self._leave_conditional()
+                self._to_main()
                 return None
-            raise ScoringError(_explain_no_score(table, request))
-        move = self._describe(request, table, means, picked, rounding, last=last)
-        if not self._accepts(move):
+            raise ScoringError(explain_no_score(table, request))
+        moved = [pick for pick in order[:count] if self._reaches(means[pick.row], rounding)]
+        if not moved:
+            self._end("threshold")
             return None
-        self._apply(move)
-        return move
+        move = self._describe(request, table, means, order, moved[:1], rounding)
+        if len(moved) == 1:
+            return self._make(move)
+        together = self._describe(request, table, means, order, moved, rounding)
+        self._several = _Several(together, move)
+        self._request = None
+        self._phase = "several"
+        return None
+
+    def stop(self, reason: StopReason) -> None:
+        """End the search where it is, if it has not ended; what was decided stays decided.
+
+        Parameters
+        ----------
+        reason : {"target", "tol", "threshold", "patience", "time"}
+            Becomes `stop_reason`.
+
+        Raises
+        ------
+        ValueError
+            For another reason.
+        """
+        if reason not in get_args(StopReason):
+            msg = f"reason must be one of {', '.join(get_args(StopReason))}; got {reason!r}"
+            raise ValueError(msg)
+        if not self.finished:
+            self._end(reason)
 
     def replay(self, move: Move) -> None:
         """Make a move that was decided before, such as one read from a journal.
@@ -333,18 +317,19 @@ class Search:
         ValueError
             The move cannot come next: it belongs to another search.
         """
-        if self.conditional and move.action == self._main:
-            self._leave_conditional()
+        if self.mid_round or (self.conditional and move.action == self._main):
+            self._to_main()
         request = self.request()
         if request is None or move.action != self._action():
             msg = f"a move {move.action!r} cannot come next in {self!r}; it is from another search"
             raise ValueError(msg)
         mask = self._mask.copy()
-        if move.feature is not None and move.feature in request.candidates:
-            mask[move.feature] ^= True
+        if set(move.features) <= set(request.candidates):
+            mask[list(move.features)] ^= True
         if pack(mask) != move.mask:
+            what = ", ".join(map(str, move.features)) or "none"
             msg = (
-                f"the move {move.action!r} of feature {move.feature} to {move.size} features does "
+                f"the move {move.action!r} of feature {what} to {move.size} features does "
                 f"not lead on from the subset of {self!r}; it is from another search"
             )
             raise ValueError(msg)
@@ -363,53 +348,91 @@ class Search:
             mask[self._protected] = False
         return mask
 
+    def _n_moved(self, size: int) -> int:
+        """Return how many features a main move from this size moves."""
+        left = size - len(self.fixed) if self._main == "remove" else self.n_features - size
+        step = self.step if isinstance(self.step, int) else max(1, int(self.step * left))
+        return min(int(step), abs(size - self.target_size))
+
+    def _reaches(self, mean: float, rounding: float) -> bool:
+        """Whether a candidate's score lets it be moved."""
+        if self.threshold is None or self._phase != "main":
+            return True
+        return mean >= self.threshold - rounding
+
     def _describe(
         self,
         request: Request,
         table: NDArray[np.float64],
         means: NDArray[np.float64],
-        picked: _Picked,
+        order: list[Picked],
+        moved: list[Picked],
         rounding: float,
-        *,
-        last: bool,
     ) -> Move:
-        """Write down the move to the picked row of the table; nothing is changed yet."""
-        scores = tuple(table[picked.row].tolist())
-        mean = float(means[picked.row])
+        """Write down the move of the picked rows; nothing is changed yet.
+
+        Scores are those of the first row, and so of the move itself only if that is all.
+        """
+        row = moved[0].row
+        scores, mean = tuple(table[row].tolist()), float(means[row])
         if not request.candidates:
             return Move("start", None, pack(self._mask), scores, mean, rounding=rounding)
         candidates = request.candidates
+        rows = {pick.row for pick in moved}
+        features = tuple(candidates[pick.row] for pick in moved)
         mask = self._mask.copy()
-        mask[candidates[picked.row]] ^= True
+        mask[list(features)] ^= True
         tied_mask = b""
-        if len(picked.tied) > 1:
+        equal = [candidates[row] for row in moved[-1].tied if row not in rows]
+        if equal:
             tied = np.zeros_like(mask)
-            tied[[candidates[row] for row in picked.tied if row != picked.row]] = True
+            tied[equal] = True
             tied_mask = pack(tied)
-        means[picked.row] = np.nan
-        second = _pick(means, rounding, last=last)
+        second = next((pick.row for pick in order if pick.row not in rows), None)
         return Move(
             action=self._action(),
-            feature=candidates[picked.row],
+            feature=features[0] if len(features) == 1 else None,
             mask=pack(mask),
             fold_scores=scores,
             mean=mean,
-            runner_up=None if second is None else candidates[second.row],
-            runner_up_mean=None if second is None else float(means[second.row]),
+            runner_up=None if second is None else candidates[second],
+            runner_up_mean=None if second is None else float(means[second]),
             tied_mask=tied_mask,
             n_candidates=len(candidates),
             rounding=rounding,
+            features=features,
         )
+
+    def _scored(
+        self, several: _Several, table: NDArray[np.float64], mean: float, rounding: float
+    ) -> Move:
+        """Return the move of several features with the scores of the subset after it."""
+        n_scored = several.move.n_candidates + 1
+        if np.isnan(mean):
+            return replace(several.first, n_candidates=n_scored)
+        return replace(
+            several.move,
+            fold_scores=tuple(table[0].tolist()),
+            mean=mean,
+            rounding=rounding,
+            n_candidates=n_scored,
+        )
+
+    def _make(self, move: Move) -> Move | None:
+        if not self._accepts(move):
+            return None
+        self._apply(move)
+        return move
 
     def _accepts(self, move: Move) -> bool:
         """Whether the move is to be made; if not, the search is put into its next phase."""
         if self._phase == "start" or self._current is None:
             return True
-        score = _Score(move.mean, move.rounding)
+        score = MeanScore(move.mean, move.rounding)
         if self.conditional:
             if score.beats(self._current) and score.beats(self._best[move.size]):
                 return True
-            self._leave_conditional()
+            self._to_main()
             return False
         # A gain is short of tol only if rounding cannot be the reason, so that removing a copy of
         # another column passes tol=0 on every machine.
@@ -419,56 +442,80 @@ class Search:
         return not short
 
     def _apply(self, move: Move) -> None:
-        score = _Score(move.mean, move.rounding)
-        if move.feature is not None:
-            self._mask[move.feature] ^= True
-            if not self.conditional:
-                self._protected = move.feature
+        score = MeanScore(move.mean, move.rounding)
+        self._mask[list(move.features)] ^= True
+        if move.feature is not None and not self.conditional:
+            self._protected = move.feature
         # The search goes on from here even where an earlier subset of this size was better.
         self._current = score
         best = self._best.get(move.size)
         if best is None or score.beats(best):
             self._best[move.size] = score
-        self._request = None
+        self._count_for_patience(score)
         started = self._phase == "start"
         if self.floating and not started and self._may_float(move.size):
+            self._request = None
             self._phase = "conditional"
         else:
-            self._leave_conditional()
+            self._to_main()
+
+    def _count_for_patience(self, score: MeanScore) -> None:
+        if self.patience_from is not None:
+            beyond = self.size - self.patience_from
+            if beyond > 0 if self._main == "remove" else beyond < 0:
+                return
+        if self._top is None or score.beats(self._top):
+            self._top = score
+            self._moves_since_top = 0
+        elif not self.conditional:
+            self._moves_since_top += 1
 
     def _may_float(self, size: int) -> bool:
         moved = self.n_features - size if self._main == "remove" else size - len(self.fixed)
         return moved > 2
 
-    def _leave_conditional(self) -> None:
+    def _to_main(self) -> None:
+        """Go on with a move along the direction, or end."""
+        self._several = None
         self._request = None
         self._phase = "main"
         self._end_at_target()
+        if self.finished or self.patience is None:
+            return
+        # Only here, so that a floating search has tried to do better by opposite moves.
+        if self._moves_since_top >= self.patience:
+            self._end("patience")
 
     def _end_at_target(self) -> None:
         if self.size == self.target_size:
             self._end("target")
 
     def _end(self, reason: StopReason) -> None:
+        self._several = None
         self._request = None
         self._phase = "done"
         self.stop_reason = reason
 
     def _outlook(self) -> Iterator[int]:
-        """Yield the number of subsets that each coming request will ask for."""
+        """Yield the number of subsets that each coming round will ask for."""
         if self.finished:
             return
-        if self._phase != "main":
-            yield 1 if self._phase == "start" else int(np.count_nonzero(self._candidate_mask()))
         size = self.size
+        if self._several is not None:
+            yield 1
+            size = self._several.move.size
+        elif self._phase != "main":
+            yield 1 if self._phase == "start" else int(np.count_nonzero(self._candidate_mask()))
         while size != self.target_size:
+            count = self._n_moved(size)
+            extra = 1 if count > 1 else 0
             if self._main == "remove":
-                yield size - len(self.fixed)
-                size -= 1
+                yield size - len(self.fixed) + extra
+                size -= count
                 opposite = self.n_features - size - 1
             else:
-                yield self.n_features - size
-                size += 1
+                yield self.n_features - size + extra
+                size += count
                 opposite = size - len(self.fixed) - 1
             if self.floating and self._may_float(size):
                 yield opposite
@@ -479,9 +526,6 @@ class Search:
             raise ValueError(msg)
         if self.tie_rule not in ("highest", "lowest"):
             msg = f'tie_rule must be "highest" or "lowest"; got {self.tie_rule!r}'
-            raise ValueError(msg)
-        if self.tol is not None and np.isnan(self.tol):
-            msg = "tol must be a number or None; got NaN"
             raise ValueError(msg)
         if self.n_features < 1:
             msg = f"there must be at least one feature; got n_features={self.n_features}"
@@ -498,51 +542,36 @@ class Search:
             )
             raise ValueError(msg)
 
-
-class _Picked(NamedTuple):
-    row: int
-    tied: list[int]  # rows tied for the best, the picked one among them
-
-
-def _pick(means: NDArray[np.float64], rounding: float, *, last: bool) -> _Picked | None:
-    """Return the first or the last of the rows that are best; None if all means are NaN."""
-    usable = means[~np.isnan(means)]
-    if not usable.size:
-        return None
-    tied = np.flatnonzero(means >= usable.max() - rounding).tolist()
-    return _Picked(tied[-1] if last else tied[0], tied)
-
-
-def _checked_table(scores: NDArray[Any], request: Request) -> NDArray[np.float64]:
-    # Contiguous, so that a row is summed in the same order whatever the layout it came in.
-    table = np.ascontiguousarray(scores, dtype=np.float64)
-    if table.ndim != 2 or table.shape[0] != request.n_rows or not table.shape[1]:
-        msg = (
-            f"the score table must have shape ({request.n_rows}, n_folds) for "
-            f"{len(request.candidates)} candidates; got {np.shape(scores)}"
-        )
-        raise ValueError(msg)
-    return table
+    def _check_stopping(self) -> None:
+        for name in ("tol", "threshold"):
+            value = getattr(self, name)
+            if value is not None and np.isnan(value):
+                msg = f"{name} must be a number or None; got NaN"
+                raise ValueError(msg)
+        if self.floating and self.step != 1:
+            msg = (
+                f"step={self.step!r} cannot be combined with floating, whose opposite moves follow "
+                "moves of one feature: leave one of them out"
+            )
+            raise ValueError(msg)
 
 
-def _explain_no_score(table: NDArray[np.float64], request: Request) -> str:
-    missing = np.isnan(table)
-    folds = np.flatnonzero(missing.all(axis=0)).tolist()
-    if not folds:
-        folds = np.flatnonzero(missing.any(axis=0)).tolist()
-    if folds:
-        where = f"NaN in fold{'s' if len(folds) > 1 else ''} {', '.join(map(str, folds))}"
-    else:
-        where = "infinite in folds with opposite signs, so it has no mean"
-    if request.candidates:
-        verb = "removing from" if request.candidates[0] in request.subset else "adding to"
-        what = f"each of the {len(request.candidates)} candidates for {verb} the subset"
-    else:
-        what = "the starting subset"
-    return (
-        f"no usable score: {what} ({len(request.subset)} of the features) is {where} "
-        f"(folds are counted from 0, of {table.shape[1]}). Fit and score the estimator on such a "
-        "subset and fold by itself to see why; usual reasons are a fold whose test rows hold one "
-        "class or one row, values that overflow, and an estimator that failed to fit. Change the "
-        "folds (cv), the scoring or the data."
+def _checked_step(step: Any) -> int | float:
+    if not isinstance(step, bool) and isinstance(step, Integral) and int(step) >= 1:
+        return int(step)
+    if isinstance(step, Real) and not isinstance(step, Integral) and 0 < float(step) < 1:
+        return float(step)
+    msg = (
+        "step must be a whole number of features of at least 1, or a fraction of them between 0 "
+        f"and 1; got {step!r}"
     )
+    raise ValueError(msg)
+
+
+def _checked_patience(patience: Any) -> int | None:
+    if patience is None:
+        return None
+    if not isinstance(patience, bool) and isinstance(patience, Integral) and int(patience) >= 1:
+        return int(patience)
+    msg = f"patience must be a whole number of sizes of at least 1, or None; got {patience!r}"
+    raise ValueError(msg)

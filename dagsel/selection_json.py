@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagsel.search import Move, pack
+from dagsel.moves import Move, pack
 
 __all__ = ["decode_name", "decode_rounds", "encode_name", "encode_rounds"]
 
@@ -22,7 +22,9 @@ def encode_rounds(decided: Iterable[Decided]) -> list[dict[str, Any]]:
     previous = b""
     for move, seconds, engine in decided:
         entry: dict[str, Any] = {"action": move.action, "feature": move.feature}
-        # A mask is only written where it does not follow from the one before.
+        if len(move.features) > 1:
+            entry["moved"] = move.features
+        # A mask is only written where it does not follow from the one before by moving `feature`.
         if move.mask != _toggled(previous, move.feature):
             entry["features"] = move.subset
         previous = move.mask
@@ -80,6 +82,7 @@ def _decode_move(entry: dict[str, Any], mask: NDArray[np.bool_]) -> Move:
         tied_mask=tied,
         n_candidates=entry["n_candidates"],
         rounding=_decode_float(entry["rounding"]),
+        features=tuple(entry.get("moved", ())),
     )
 
 

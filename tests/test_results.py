@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagsel.exceptions import DataError
+from dagsel.monitor import describe
 from dagsel.results import Round, Selection
 from dagsel.search import Move, Search, pack
 
@@ -110,6 +111,56 @@ class TestRound:
         assert math.isnan(done.std_err)
 
 
+class TestSeveralAtOnce:
+    TABLES = ([[0.5, 0.7]], [[0.6, 0.8], [0.1, 0.2], [0.7, 0.3], [0.4, 0.4]], [[0.55, 0.65]])
+
+    def path(self, **options: Any) -> Selection:
+        return select(self.TABLES, n_features=4, target_size=2, step=2, **options)
+
+    def test_round(self) -> None:
+        _, done = self.path(names="abcd").rounds
+        assert (done.action, done.feature, done.feature_index) == ("remove", None, None)
+        assert (done.moved, done.subset, done.n_features) == (("a", "c"), (1, 3), 2)
+        assert done.mean == pytest.approx(0.6)
+        assert (done.runner_up, done.runner_up_mean) == ("d", 0.4)
+        assert repr(done) == "<Round 1: remove 'a', 'c', 2 features, mean 0.6>"
+        assert describe(done) == "round 1: remove a, c, 2 features, r2 0.6"
+        many = select([[[0.5]], np.arange(9.0)[:, None], [[1.0]]], n_features=9, step=8).rounds[1]
+        assert describe(many) == "round 1: remove 8, 7, 6 and 5 more, 1 features, r2 1"
+
+    def test_tables(self) -> None:
+        selection = self.path(names=("a", "b", "<c>", "d"))
+        assert selection.to_frame()["feature"].tolist() == [None, ("a", "<c>")]
+        assert "<td>a, &lt;c&gt;</td>" in selection._repr_html_()
+        assert "<th>mean r2</th>" in selection._repr_html_()
+
+    def test_json(self) -> None:
+        selection = self.path(names="abcd")
+        selection.stop_reason = "time"
+        again = Selection.from_json(selection.to_json() or "")
+        assert [done.move for done in again.rounds] == [done.move for done in selection.rounds]
+        assert again.stop_reason == "time"
+        assert content_of(again) == content_of(selection)
+
+    def test_json_of_the_first_release(self) -> None:
+        content = content_of(simple(names="abc"))
+        assert content["version"] == 1
+        assert not any("moved" in entry for entry in content["rounds"])
+        del content["stop_reason"]
+        again = Selection.from_json(json.dumps(content))
+        assert [done.moved for done in again.rounds] == [(), ("a",), ("b",)]
+        assert again.stop_reason is None
+
+    def test_sizes_that_were_passed_over(self) -> None:
+        selection = self.path()
+        assert selection.sizes == (2, 4)
+        with pytest.raises(ValueError, match=r"no subset of 3 features .* reached 2, 4 features"):
+            selection.subset(3)
+        long = path_of_means({size: [0.5] for size in range(99, 0, -2)})
+        with pytest.raises(ValueError, match=r"reached 1, 3, 5, 7, 9, 11, …, 89, .* 99 features"):
+            long.best(100)
+
+
 class TestChoice:
     def test_sizes_and_engines(self) -> None:
         selection = simple()
@@ -164,7 +215,7 @@ class TestChoice:
             selection.record(move, 0.0, "refit")
         assert selection.subset(2) == (0, 1)
         assert selection.sizes == (2,)
-        with pytest.raises(ValueError, match="of 3 to 3"):
+        with pytest.raises(ValueError, match=r"no subset of 3 features .* reached 2 features"):
             selection.subset(3)
 
 
@@ -229,11 +280,13 @@ class TestJson:
     def test_any_path(self, seed: int, floating: bool, direction: Any, data: st.DataObject) -> None:
         rng = np.random.default_rng(seed)
         n_features = data.draw(st.integers(1, 20))
+        step = 1 if floating else data.draw(st.integers(1, 4))
         search = Search(
             n_features,
             target_size=1 if direction == "backward" else n_features,
             direction=direction,
             floating=floating,
+            step=step,
             score_start=data.draw(st.booleans()),
         )
         selection = Selection(n_features, direction=direction)

@@ -455,6 +455,352 @@ class TestNan:
         assert search.request() == Request((0, 1), (0, 1))
 
 
+# --------------------------------------------------------------------------------------------------
+# Several features at once, and stopping
+
+
+@st.composite
+def stepped(draw: st.DrawFn, max_features: int = 9) -> dict[str, Any]:
+    problem = draw(problems(max_features)) | {"floating": False}
+    whole = st.integers(1, max_features + 2)
+    problem["step"] = draw(st.one_of(whole, st.floats(0.01, 0.99), st.just(1)))
+    problem["tie_rule"] = draw(st.sampled_from(["highest", "lowest"]))
+    return problem
+
+
+def plain_loop(
+    problem: dict[str, Any], score: ScoreFunction, n_folds: int, missing: set[int] | None = None
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The search written down plainly: features moved, best first, and the subset after that."""
+    backward = problem["direction"] == "backward"
+    everything, fixed = set(range(problem["n_features"])), set(problem["fixed"])
+    inside = set(everything) if backward else set(fixed)
+    path = []
+    while len(inside) != problem["target_size"]:
+        movable = sorted(inside - fixed if backward else everything - inside)
+        step = problem["step"]
+        count = max(1, int(step * len(movable))) if isinstance(step, float) else step
+        count = min(count, abs(len(inside) - problem["target_size"]))
+        means = {
+            feature: sum(score(tuple(sorted(inside ^ {feature})), f) for f in range(n_folds))
+            for feature in movable
+            if feature not in (missing or ())
+        }
+        highest_first = backward and problem["tie_rule"] == "highest"
+        ranked = sorted(means, key=lambda feature: -feature if highest_first else feature)
+        ranked = sorted(ranked, key=lambda feature: -means[feature])  # stable
+        moved = tuple(ranked[:count])
+        inside ^= set(moved)
+        path.append((moved, tuple(sorted(inside))))
+    return path
+
+
+class TestStep:
+    @settings(quick, max_examples=150)
+    @given(stepped(), st.integers(0, 10**6), st.sampled_from([2, 16, 2**30]))
+    def test_is_a_plain_loop(self, problem: dict[str, Any], seed: int, levels: int) -> None:
+        score = hashed_scores(seed, levels)
+        search = Search(**problem)
+        moves, requests = run(search, score, 2)
+        assert (search.size, search.stop_reason) == (problem["target_size"], "target")
+        assert set(problem["fixed"]) <= set(search.subset)
+        made = [move for move in moves if move.action != "start"]
+        assert [(m.features, m.subset) for m in made] == plain_loop(problem, score, 2)
+        for move in moves:
+            # What is recorded is the score of the subset, not of one candidate.
+            assert move.fold_scores == tuple(score(move.subset, fold) for fold in range(2))
+            assert move.mean == np.mean(move.fold_scores)
+            assert move.feature == (move.features[0] if len(move.features) == 1 else None)
+            assert not set(move.features) & set(problem["fixed"])
+            assert move.runner_up not in move.features
+            assert not set(move.tied) & set(move.features)
+        assert sum(move.n_candidates for move in moves) == sum(r.n_rows for r in requests)
+
+    @settings(quick, max_examples=100)
+    @given(stepped(), st.integers(0, 10**6), st.data())
+    def test_features_without_scores_are_never_moved(
+        self, problem: dict[str, Any], seed: int, data: st.DataObject
+    ) -> None:
+        backward = problem["direction"] == "backward"
+        movable = sorted(set(range(problem["n_features"])) - set(problem["fixed"]))
+        n_moves = abs(problem["target_size"] - (len(movable) + len(problem["fixed"])))
+        if not backward:
+            n_moves = problem["target_size"] - len(problem["fixed"])
+        missing = data.draw(st.sets(st.sampled_from(movable or [0]), max_size=len(movable)))
+        missing = set(sorted(missing)[: len(movable) - n_moves])
+        score = hashed_scores(seed, 2**30)
+        search = Search(**problem)
+        made = []
+        while (request := search.request()) is not None:
+            table = table_of(request, score, 2)
+            for row, feature in enumerate(request.candidates):
+                if feature in missing:
+                    table[row, seed % 2] = np.nan
+            move = search.answer(table)
+            if move is not None and move.action != "start":
+                made.append((move.features, move.subset))
+        assert search.size == problem["target_size"]
+        assert made == plain_loop(problem, score, 2, missing)
+
+    def test_fewer_are_moved_where_fewer_have_a_score(self) -> None:
+        search = Search(5, target_size=1, step=3, score_start=False)
+        assert search.answer(np.array([[np.nan], [0.5], [np.nan], [0.75], [np.nan]])) is None
+        assert search.request() == Request((0, 2, 4), ())
+        move = search.answer(np.array([[0.25]]))
+        assert move is not None
+        assert (move.features, move.feature, move.size, move.mean) == ((3, 1), None, 3, 0.25)
+        assert (move.runner_up, move.tied, move.n_candidates) == (None, (), 6)
+        move = search.answer(np.array([[np.nan], [0.5], [np.nan]]))
+        assert move is not None  # one feature alone needs no second request
+        assert (move.features, move.feature, move.mean, move.n_candidates) == ((2,), 2, 0.5, 3)
+        with pytest.raises(ScoringError, match=r"2 candidates for removing .*NaN in fold 0 "):
+            search.answer(np.full((2, 1), np.nan))
+
+    def test_only_the_best_is_moved_if_the_subset_has_no_score(self) -> None:
+        search = Search(4, target_size=1, step=3, score_start=False)
+        assert search.answer(np.array([[0.1], [0.4], [0.2], [0.3]])) is None
+        assert search.mid_round
+        move = search.answer(np.array([[np.nan]]))
+        assert move is not None
+        assert (move.features, move.mean, move.runner_up, move.n_candidates) == ((1,), 0.4, 3, 5)
+        assert search.request() == Request((0, 2, 3), (0, 2, 3))
+
+    def test_ties_and_runner_up_are_those_of_the_last_one_moved(self) -> None:
+        search = Search(6, target_size=4, step=2, score_start=False)
+        search.answer(np.array([[0.5], [0.9], [0.5], [0.1], [0.5], [0.5 - 1e-12]]), rounding=1e-9)
+        move = search.answer(np.array([[0.7]]), rounding=1e-6)
+        assert move is not None
+        assert (move.features, move.tied, move.runner_up) == ((1, 5), (0, 2, 4), 4)
+        assert (move.runner_up_mean, move.rounding) == (0.5, 1e-6)
+
+    @pytest.mark.parametrize(
+        ("step", "direction", "sizes"),
+        [
+            (4, "backward", [10, 6, 3]),
+            (0.5, "backward", [10, 6, 4, 3]),
+            (0.25, "backward", [10, 8, 7, 6, 5, 4, 3]),
+            (100, "backward", [10, 3]),
+            (3, "forward", [2, 5, 8, 9]),
+            (0.5, "forward", [2, 6, 8, 9]),
+        ],
+    )
+    def test_sizes(self, step: int | float, direction: str, sizes: list[int]) -> None:
+        # Two are fixed: a fraction is one of those that can be moved.
+        search = Search(10, direction=direction, target_size=sizes[-1], step=step, fixed=(0, 9))
+        moves, _ = run(search, hashed_scores(0, 2**30))
+        assert [move.size for move in moves] == sizes
+
+    @settings(quick, max_examples=60)
+    @given(stepped(), st.integers(0, 10**6), st.data())
+    def test_pickled_replayed_and_counted(
+        self, problem: dict[str, Any], seed: int, data: st.DataObject
+    ) -> None:
+        score = hashed_scores(seed, 16)
+        moves, requests = run(Search(**problem), score, 2)
+        search = Search(**problem)
+        left = [(search.candidates_left(), search.rounds_left())]
+        again: list[Move] = []
+        while (request := search.request()) is not None:
+            search = pickle.loads(pickle.dumps(search))
+            move = search.answer(table_of(request, score, 2))
+            again += [] if move is None else [pickle.loads(pickle.dumps(move))]
+            left.append((search.candidates_left(), search.rounds_left()))
+        assert again == moves
+        scored = [request.n_rows for request in requests]
+        assert [candidates for candidates, _ in left] == [
+            sum(scored[answered:]) for answered in range(len(scored) + 1)
+        ]
+        assert left[0][1] == len(moves)
+
+        resumed = Search(**problem)
+        cut = data.draw(st.integers(0, len(moves)))
+        for move in moves[:cut]:
+            resumed.replay(move)
+        rest, _ = run(resumed, score, 2)
+        assert moves[:cut] + rest == moves
+
+    def test_replay_takes_the_place_of_half_a_round(self) -> None:
+        score = hashed_scores(1, 2**30)
+        moves, _ = run(Search(7, target_size=1, step=2), score)
+        search = Search(7, target_size=1, step=2)
+        search.replay(moves[0])
+        search.answer(table_of(search.request(), score, 1))
+        assert search.mid_round
+        search.replay(moves[1])
+        rest, _ = run(search, score)
+        assert rest == moves[2:]
+        with pytest.raises(ValueError, match=r"feature \d, \d to 3 .*another search"):
+            Search(7, target_size=1, step=2, score_start=False).replay(moves[2])
+
+    @quick
+    @given(stepped(), st.integers(0, 10**6), st.sampled_from([-0.25, 0.0, 0.25]))
+    def test_tol_judges_the_subset_after_all_of_them(
+        self, problem: dict[str, Any], seed: int, tol: float
+    ) -> None:
+        score = hashed_scores(seed, 64)
+        whole, _ = run(Search(**problem), score)
+        search = Search(**problem, tol=tol)
+        moves, _ = run(search, score)
+        assert moves == whole[: len(moves)]
+        gains = np.diff([move.mean for move in moves])
+        assert (gains >= tol).all()
+        if len(moves) < len(whole):
+            assert search.stop_reason == "tol"
+            assert whole[len(moves)].mean - moves[-1].mean < tol
+        else:
+            assert search.stop_reason == "target"
+
+
+class TestPatience:
+    @settings(quick, max_examples=150)
+    @given(stepped(), st.integers(0, 10**6), st.integers(1, 4), st.booleans())
+    def test_stops_after_so_many_sizes_without_a_better_score(
+        self, problem: dict[str, Any], seed: int, patience: int, within: bool
+    ) -> None:
+        score = hashed_scores(seed, 16)
+        backward = problem["direction"] == "backward"
+        first = (problem["n_features"] + problem["target_size"]) // 2 if within else None
+        whole, _ = run(Search(**problem), score)
+        search = Search(**problem, patience=patience, patience_from=first)
+        moves, _ = run(search, score)
+        assert moves == whole[: len(moves)]
+
+        best, waited, expected = -np.inf, 0, len(whole)
+        for number, move in enumerate(whole):
+            if first is not None and (move.size > first if backward else move.size < first):
+                continue
+            best, waited = (move.mean, 0) if move.mean > best else (best, waited + 1)
+            if waited == patience:
+                expected = number + 1
+                break
+        assert len(moves) == expected
+        at_target = moves[-1].size == problem["target_size"] if moves else True
+        assert search.stop_reason == ("target" if at_target else "patience")
+
+    def test_rounding_is_no_improvement(self) -> None:
+        search = Search(9, target_size=1, patience=3, score_start=False)
+        for number in range(4):
+            search.answer(np.full((9 - number, 1), 0.5 + number * 1e-13), rounding=1e-12)
+        assert (search.stop_reason, search.size) == ("patience", 5)
+
+    def test_a_better_score_starts_the_count_anew(self) -> None:
+        search = Search(9, target_size=1, patience=2)
+        search.answer(np.array([[0.5]]))
+        for mean in (0.4, 0.6, 0.5, 0.6):
+            assert not search.finished
+            search.answer(np.full((search.size, 1), mean))
+        assert (search.stop_reason, search.size) == ("patience", 5)
+
+    def test_floating_looks_for_a_better_score_first(self) -> None:
+        search = Search(7, target_size=1, floating=True, patience=3)
+        for mean in (0.5, 0.1, 0.1, 0.1):
+            search.answer(np.full((search.request().n_rows, 1), mean))
+        assert search.conditional
+        assert search.answer(np.full((2, 1), 0.9)) is not None  # better: the count begins anew
+        while search.conditional:
+            search.answer(np.zeros((search.request().n_rows, 1)))
+        assert not search.finished
+        sizes = [search.size]
+        while not search.finished:
+            search.answer(np.zeros((search.request().n_rows, 1)))
+            sizes.append(search.size)
+        assert (search.stop_reason, sizes[0] - sizes[-1]) == ("patience", 3)
+
+    def test_opposite_moves_are_not_counted(self) -> None:
+        search = Search(7, target_size=1, floating=True, patience=4)
+        for mean in (0.9, 0.1, 0.1, 0.1):
+            search.answer(np.full((search.request().n_rows, 1), mean))
+        assert search.answer(np.full((2, 1), 0.3)) is not None  # no better than the start
+        assert search.size == 5
+        while search.conditional:
+            search.answer(np.zeros((search.request().n_rows, 1)))
+        assert not search.finished
+        search.answer(np.zeros((search.request().n_rows, 1)))
+        while search.conditional:
+            search.answer(np.zeros((search.request().n_rows, 1)))
+        assert (search.stop_reason, search.size) == ("patience", 4)
+
+    def test_with_tol(self) -> None:
+        def run_with(tol: float) -> Search:
+            search = Search(9, target_size=1, patience=2, tol=tol)
+            run(search, lambda subset, fold: len(subset) / 16)
+            return search
+
+        assert (run_with(0.0).stop_reason, run_with(0.0).size) == ("tol", 9)
+        assert (run_with(-0.1).stop_reason, run_with(-0.1).size) == ("patience", 7)
+
+
+class TestThreshold:
+    @settings(quick, max_examples=100)
+    @given(stepped(), st.integers(0, 10**6), st.floats(0.0, 1.0))
+    def test_only_features_whose_own_score_reaches_it_are_moved(
+        self, problem: dict[str, Any], seed: int, threshold: float
+    ) -> None:
+        score = hashed_scores(seed, 64)
+        search = Search(**problem, threshold=threshold)
+        moves, _ = run(search, score)
+        for number, move in enumerate(moves):
+            if move.action == "start":
+                continue
+            before = {*moves[number - 1].subset} if number else set(problem["fixed"])
+            own = [score(tuple(sorted(before ^ {each})), 0) for each in move.features]
+            assert min(own) >= threshold
+            assert own == sorted(own, reverse=True)
+        if search.stop_reason == "threshold":
+            backward = problem["direction"] == "backward"
+            left = (
+                set(search.subset) - set(problem["fixed"])
+                if backward
+                else set(range(problem["n_features"])) - set(search.subset)
+            )
+            variants = [tuple(sorted({*search.subset} ^ {each})) for each in left]
+            assert max(score(variant, 0) for variant in variants) < threshold
+        else:
+            assert search.size == problem["target_size"]
+
+    def test_is_no_gain(self) -> None:
+        search = Search(4, target_size=1, threshold=-3.0, score_start=False)
+        assert search.answer(np.array([[-1.0], [-2.0], [-9.0], [-9.0]])) is not None
+        assert search.answer(np.array([[-2.5], [-3.0], [-9.0]])) is not None  # less, but enough
+        assert search.answer(np.array([[-3.0 - 1e-13], [-9.0]]), rounding=1e-12) is not None
+        assert (search.size, search.stop_reason) == (1, "target")
+        search = Search(4, target_size=1, threshold=-3.0, score_start=False)
+        assert search.answer(np.full((4, 1), -3.0 - 1e-10), rounding=1e-12) is None
+        assert (search.size, search.stop_reason, search.finished) == (4, "threshold", True)
+
+    def test_without_any_score_it_is_an_error_all_the_same(self) -> None:
+        search = Search(3, target_size=1, threshold=0.0, score_start=False)
+        with pytest.raises(ScoringError, match="no usable score"):
+            search.answer(np.full((3, 1), np.nan))
+
+
+class TestStop:
+    def test_ends_the_search_where_it_is(self) -> None:
+        search = Search(5, target_size=1)
+        assert not search.may_stop
+        search.answer(np.ones((1, 1)))
+        assert search.may_stop
+        search.answer(np.ones((5, 1)))
+        search.stop("time")
+        assert (search.finished, search.stop_reason, search.size) == (True, "time", 4)
+        assert (search.request(), search.rounds_left(), search.candidates_left()) == (None, 0, 0)
+        search.stop("tol")
+        assert search.stop_reason == "time"
+
+    def test_half_a_round_is_not_made(self) -> None:
+        search = Search(5, target_size=1, step=2)
+        search.answer(np.ones((1, 1)))
+        search.answer(np.ones((5, 1)))
+        assert search.mid_round
+        assert not search.may_stop
+        search.stop("time")
+        assert (search.size, search.request(), search.mid_round) == (5, None, False)
+
+    def test_for_no_other_reason(self) -> None:
+        with pytest.raises(ValueError, match="reason must be one of target, tol"):
+            Search(5, target_size=1).stop("boredom")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -466,7 +812,18 @@ class TestNan:
         ({"n_features": 3, "target_size": 1, "fixed": (-1,)}, "fixed features must be in 0 to 2"),
         ({"n_features": 3, "target_size": 1, "direction": "up"}, "direction"),
         ({"n_features": 3, "target_size": 1, "tie_rule": "first"}, "tie_rule"),
-        ({"n_features": 3, "target_size": 1, "tol": float("nan")}, "tol"),
+        ({"n_features": 3, "target_size": 1, "tol": float("nan")}, "tol must"),
+        ({"n_features": 3, "target_size": 1, "threshold": float("nan")}, "threshold must"),
+        *(
+            ({"n_features": 3, "target_size": 1, "step": step}, "step must")
+            for step in (0, -1, 1.0, 1.5, 0.0, True, "2", None, float("nan"))
+        ),
+        ({"n_features": 3, "target_size": 1, "step": 2, "floating": True}, "step=2 .* floating"),
+        ({"n_features": 3, "target_size": 1, "step": 0.5, "floating": True}, "floating"),
+        *(
+            ({"n_features": 3, "target_size": 1, "patience": patience}, "patience must")
+            for patience in (0, -1, 1.0, True, "2")
+        ),
     ],
 )
 def test_contradictions_are_refused(arguments: dict[str, Any], message: str) -> None:
