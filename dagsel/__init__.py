@@ -9,6 +9,8 @@ from dagsel.exceptions import DagselWarning as DagselWarning
 from dagsel.exceptions import DataError as DataError
 from dagsel.exceptions import ScoringError as ScoringError
 from dagsel.plan import Plan as Plan
+from dagsel.recursive import RFE as RFE
+from dagsel.recursive import RFECV as RFECV
 from dagsel.results import Round as Round
 from dagsel.results import Selection as Selection
 from dagsel.selector import SequentialFeatureSelector as SequentialFeatureSelector
@@ -20,6 +22,8 @@ __all__ = [
     "DagselWarning",
     "DataError",
     "Plan",
+    "RFE",
+    "RFECV",
     "Round",
     "ScoringError",
     "Scan",
