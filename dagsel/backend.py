@@ -17,9 +17,11 @@ from scipy.linalg import blas, lapack
 
 __all__ = [
     "Array",
+    "add_outer",
     "add_product",
     "cholesky_inverse",
     "gpu_available",
+    "independent_columns",
     "is_numpy",
     "namespace",
     "sandwich",
@@ -145,6 +147,27 @@ def _inverse_standard(xp: Any, matrix: Array) -> Array | None:
     return xp.matmul(half.T, half)
 
 
+def independent_columns(matrix: Array, least: float) -> NDArray[np.intp]:
+    """Return columns that span a positive semi-definite matrix, by Cholesky with pivoting.
+
+    Parameters
+    ----------
+    matrix : array of shape (m, m)
+        Symmetric, with a unit diagonal; factorised on the host.
+    least : float
+        A column is left out where less than this is left of its diagonal entry after the columns
+        before it.
+
+    Returns
+    -------
+    ndarray of int
+        Ascending.
+    """
+    work = np.array(to_host(matrix).T, order="F", dtype=np.float64)
+    _, order, rank, _ = lapack.dpstrf(work, tol=least, lower=1, overwrite_a=1)
+    return np.sort(order[:rank] - 1).astype(np.intp)
+
+
 def sandwich(xp: Any, inverse: Array, middle: Array) -> Array:
     """Return `inverse @ middle @ inverse` for symmetric matrices of shape (m, m).
 
@@ -187,3 +210,27 @@ def add_product(
     total = xp.matmul(left.T, right)
     total += matrix
     return total
+
+
+def add_outer(
+    xp: Any, matrix: Array, left: Array, right: Array, *, overwrite: bool = False
+) -> Array:
+    """Return `matrix + left[:, None] * right[None, :]`.
+
+    Parameters
+    ----------
+    xp : namespace
+        Array API namespace of the arrays.
+    matrix : array of shape (m, r)
+        Not written to, unless `overwrite`.
+    left, right : array of shape (m,) and (r,)
+        Factors.
+    overwrite : bool
+        Whether the result may take the place of `matrix`.
+    """
+    if is_numpy(xp) and matrix.size and matrix.flags.c_contiguous:
+        # In place this is several times as fast as with a temporary of the matrix's size.
+        out = matrix if overwrite else matrix.copy()
+        blas.dger(1.0, right, left, a=out.T, overwrite_a=1)
+        return out
+    return matrix + left[:, None] * right[None, :]

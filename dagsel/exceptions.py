@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-__all__ = ["DagselError", "DagselWarning", "DataError", "NotCertifiedError", "ScoringError"]
+__all__ = [
+    "DagselError",
+    "DagselWarning",
+    "DataError",
+    "DriftedError",
+    "NotCertifiedError",
+    "ScoringError",
+]
 
 
 class DagselError(Exception):
@@ -50,6 +57,10 @@ class NotCertifiedError(DagselError):
             return self.text
         label = self.column if names is None else repr(names[self.column])
         return self.text.replace("{column}", str(label))
+
+
+class DriftedError(NotCertifiedError):
+    """Rounding has built up in a state; one made anew from the rows may be good again."""
 
 
 class DagselWarning(UserWarning):

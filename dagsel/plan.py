@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
-from dagsel.engines.base import Axis, Engine, Executor, Problem
-from dagsel.engines.moments import MomentsEngine
+from dagsel.engines.base import Axis, Cost, Engine, Executor, Problem
 from dagsel.engines.refit import RefitEngine
+from dagsel.engines.registry import ENGINE_NAMES, EngineName, engine_classes
 from dagsel.exceptions import DagselError
 from dagsel.search import Search
 
-__all__ = ["EngineName", "Plan", "make_plan"]
-
-EngineName = Literal["auto", "moments", "refit"]
-ENGINES: tuple[EngineName, ...] = ("auto", "moments", "refit")
+__all__ = ["Plan", "make_plan", "refits_fit"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +46,8 @@ class Plan:
         Estimated floating point operations; NaN where the engine cannot tell.
     warning : str or None
         What to tell the user before the run begins.
+    shards : tuple of int
+        As `n_shards`, for each of `engines`.
     """
 
     engines: tuple[Engine, ...] = field(repr=False)
@@ -65,6 +65,7 @@ class Plan:
     data_bytes: int
     operations: float
     warning: str | None = None
+    shards: tuple[int, ...] = ()
 
     @property
     def engine(self) -> str:
@@ -121,7 +122,7 @@ def make_plan(
         At its start.
     executor : Executor
         Where it will run.
-    engine : {"auto", "moments", "refit"}
+    engine : {"auto", "moments", "rows", "refit"}
         The fastest one that gives the refits' scores, or one by name.
     memory_per_worker : int, optional
         Bytes that a worker can use; no check is made without it.
@@ -133,94 +134,115 @@ def make_plan(
     DagselError
         If what must be resident does not fit.
     """
-    if engine not in ENGINES:
-        msg = f"engine must be one of {', '.join(ENGINES)}; got {engine!r}"
+    if engine not in ENGINE_NAMES:
+        msg = f"engine must be one of {', '.join(ENGINE_NAMES)}; got {engine!r}"
         raise ValueError(msg)
-    declined = MomentsEngine.declines(problem)
-    refused = MomentsEngine.refuses(problem) if declined is None else None
-    why = declined or refused
-    if engine == "moments" and why is not None:
-        msg = f"engine='moments' cannot score this: {why}. Use engine='auto'"
-        raise ValueError(msg)
-    if engine == "refit":
-        return _refit_plan(problem, search, executor, "asked for", memory_per_worker)
-    if why is not None:
-        reason = f"{why}; candidates are scored by refits"
-        plan = _refit_plan(problem, search, executor, reason, memory_per_worker)
-        # Where the data stand in the way of the fast engine, users want to know and to mend it.
-        return plan if refused is None else replace(plan, warning=f"{reason}, which is slower.")
-    return _moments_plan(
-        problem, search, executor, fallback=engine == "auto", memory=memory_per_worker
-    )
+    verdicts = [_verdict(kind, problem, executor, memory_per_worker) for kind in engine_classes()]
+    if engine != "auto":
+        verdict = next(each for each in verdicts if each.kind.name == engine)
+        if verdict.why_not is not None:
+            msg = f"engine={engine!r} cannot score this: {verdict.why_not}. Use engine='auto'"
+            raise ValueError(msg)
+        return _plan(problem, search, executor, [verdict], "asked for", memory_per_worker)
+    able = [each for each in verdicts if each.why_not is None]
+    main = able[0]
+    passed = verdicts[: verdicts.index(main)]
+    reason = "; ".join(f"not {each.kind.name}, because {each.why_not}" for each in passed)
+    reason = f"{main.kind.summary} ({reason})" if reason else main.kind.summary
+    plan = _plan(problem, search, executor, able, reason, memory_per_worker)
+    refused = next((each.refused for each in passed if each.refused is not None), None)
+    # Where the data stand in the way of the fast engines, users want to know and to mend it.
+    if refused is None or main.kind.name != "refit":
+        return plan
+    return replace(plan, warning=f"{refused}; candidates are scored by refits, which is slower.")
 
 
-def _moments_plan(
-    problem: Problem, search: Search, executor: Executor, *, fallback: bool, memory: int | None
+def refits_fit(
+    problem: Problem, search: Search, executor: Executor, memory_per_worker: int | None
+) -> bool:
+    """Tell whether the table fits where refits need it."""
+    cost = RefitEngine.cost(problem, search, executor)
+    return _shards_that_fit(cost, executor, memory_per_worker) is not None
+
+
+class _Verdict(NamedTuple):
+    """What an engine says of a problem."""
+
+    kind: type[Engine]
+    declined: str | None
+    refused: str | None
+
+    @property
+    def why_not(self) -> str | None:
+        return self.declined or self.refused
+
+
+def _verdict(
+    kind: type[Engine], problem: Problem, executor: Executor, memory: int | None
+) -> _Verdict:
+    declined = kind.declines(problem)
+    return _Verdict(kind, declined, None if declined else kind.refuses(problem))
+
+
+def _plan(
+    problem: Problem,
+    search: Search,
+    executor: Executor,
+    able: Sequence[_Verdict],
+    reason: str,
+    memory: int | None,
 ) -> Plan:
-    n_folds, p = problem.folds.n_folds, problem.table.n_columns
-    # Swept matrix and test Gram of every fold, and while they are made the moments of its rows. On
-    # a cluster the first two exist twice: as made, and as carried on.
-    per_fold = (3 if executor.in_process else 4) * 8 * p * p
-    n_shards = _shards_that_fit(per_fold, n_folds, executor, memory)
-    n_passes = len(problem.folds.layers)
-    moments = 2.0 * problem.table.n_rows * p * p * n_passes
-    sizes = range(min(search.target_size, p), p + 1)
-    sweeps = n_folds * sum(6.0 * m * m for m in sizes)
-    main = MomentsEngine.for_problem(problem, search)
-    fallback = fallback and _refits_do_not_fit(problem, executor, memory) is None
-    engines: tuple[Engine, ...] = (main, RefitEngine()) if fallback else (main,)
-    return Plan(
-        engines=engines,
-        reason="least squares scored from one pass over the rows, no refits",
-        n_shards=n_shards,
-        resident_bytes=per_fold * n_folds,
-        operations=moments + n_folds * 5.0 * p**3 + sweeps,
-        **_size(problem, search, executor, main),
-    )
-
-
-def _shards_that_fit(per_fold: int, n_folds: int, executor: Executor, memory: int | None) -> int:
-    if memory is None or per_fold * n_folds <= memory:
-        return 1
-    folds_per_worker = memory // per_fold
-    n_shards = math.ceil(n_folds / folds_per_worker) if folds_per_worker else n_folds + 1
-    if executor.in_process or n_shards > min(n_folds, executor.n_workers):
-        msg = (
-            f"the moments of {n_folds} folds need {_bytes(per_fold * n_folds)} "
-            f"({_bytes(per_fold)} a fold), but there are {executor.n_workers} workers of "
-            f"{_bytes(memory)}: use more workers or memory, fewer folds or fewer columns"
-        )
-        raise DagselError(msg)
-    return n_shards
-
-
-def _refit_plan(
-    problem: Problem, search: Search, executor: Executor, reason: str, memory: int | None
-) -> Plan:
-    engine = RefitEngine()
-    too_large = _refits_do_not_fit(problem, executor, memory)
-    if too_large is not None:
-        msg = f"{reason}, but {too_large}"
-        raise DagselError(msg)
+    """Plan with the first of the engines that fits into memory, and those after it that do."""
+    engines: list[Engine] = []
+    costs: list[Cost] = []
+    shards: list[int] = []
+    too_large: str | None = None
+    for verdict in able:
+        cost = verdict.kind.cost(problem, search, executor)
+        n_shards = _shards_that_fit(cost, executor, memory)
+        if n_shards is None:
+            too_large = too_large or _explain_size(cost, executor, memory or 0)
+            continue
+        costs.append(cost)
+        shards.append(n_shards)
+        engines.append(verdict.kind.for_problem(problem, search))
+    if not engines:
+        raise DagselError(too_large or "no engine applies")
+    cost = costs[0]
     copies = 1 if executor.in_process else executor.n_workers
     return Plan(
-        engines=(engine,),
+        engines=tuple(engines),
         reason=reason,
-        n_shards=1,
-        resident_bytes=problem.table.nbytes * copies,
-        operations=math.nan,
-        **_size(problem, search, executor, engine),
+        n_shards=shards[0],
+        shards=tuple(shards),
+        resident_bytes=cost.piece_bytes * cost.n_pieces + cost.everywhere_bytes * copies,
+        operations=cost.operations,
+        **_size(problem, search, executor, engines[0]),
     )
 
 
-def _refits_do_not_fit(problem: Problem, executor: Executor, memory: int | None) -> str | None:
-    """Say why a worker cannot hold the table that refits need; `None` if it can."""
-    there_already = executor.in_process and problem.table.native is not None
-    if memory is None or there_already or problem.table.nbytes <= memory:
+def _shards_that_fit(cost: Cost, executor: Executor, memory: int | None) -> int | None:
+    """Return how many shards the resident data must be divided into; `None` if none will do."""
+    if memory is None:
+        return 1
+    room = memory - cost.everywhere_bytes
+    if room < 0:
         return None
+    if cost.piece_bytes * cost.n_pieces <= room:
+        return 1
+    pieces_per_worker = room // cost.piece_bytes
+    if executor.in_process or not pieces_per_worker:
+        return None
+    n_shards = math.ceil(cost.n_pieces / pieces_per_worker)
+    return n_shards if n_shards <= min(cost.n_pieces, executor.n_workers) else None
+
+
+def _explain_size(cost: Cost, executor: Executor, memory: int) -> str:
+    total = cost.piece_bytes * cost.n_pieces + cost.everywhere_bytes
+    where = "this process" if executor.in_process else f"each of {executor.n_workers} workers"
+    each = f" ({_bytes(cost.piece_bytes)} a piece)" if cost.n_pieces > 1 else ""
     return (
-        f"refits need the whole table of {_bytes(problem.table.nbytes)} in the memory of every "
-        f"worker, which is {_bytes(memory)}: use workers with more memory, or fewer rows or columns"
+        f"{cost.what} need {_bytes(total)}{each}, but {where} has {_bytes(memory)}: {cost.remedy}"
     )
 
 

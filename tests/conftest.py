@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from libraries import Library, libraries
 
 # `cluster` is no part of the installed package.
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
     from distributed import Client
 
 FORMS = ("in-process", "local-processes", "command-line")
+
+
+@pytest.fixture(params=list(libraries()), ids=lambda library: library.name)
+def library(request: pytest.FixtureRequest) -> Library:
+    """An array library, and a device of it that is not the default where it has one."""
+    chosen: Library = request.param
+    return chosen
 
 
 @pytest.fixture(scope="session")

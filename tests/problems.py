@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from sklearn import datasets
+from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import (
     GroupKFold,
     KFold,
@@ -15,6 +16,8 @@ from sklearn.model_selection import (
     ShuffleSplit,
     TimeSeriesSplit,
 )
+
+from dagsel.kernels import tableau
 
 
 @dataclass(frozen=True)
@@ -81,3 +84,45 @@ SPLITTERS = {
 def groups_of(n_rows: int) -> NDArray[np.intp]:
     """Return groups of uneven size, not in order."""
     return np.random.default_rng(5).integers(0, max(3, n_rows // 7), size=n_rows)
+
+
+@dataclass
+class LeastSquaresProblem:
+    """Random rows in K folds, and plain refits on them."""
+
+    X: np.ndarray
+    Y: np.ndarray
+    n_folds: int
+
+    @classmethod
+    def random(cls, seed, n=90, p=7, n_targets=2, n_folds=3):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(n, p)) @ (np.eye(p) + 0.3 * rng.normal(size=(p, p))) + 5
+        Y = X[:, :3] @ rng.normal(size=(3, n_targets)) + rng.normal(size=(n, n_targets))
+        return cls(X, Y, n_folds)
+
+    def rows(self, fold):
+        test = np.array_split(np.arange(len(self.X)), self.n_folds)[fold]
+        return np.setdiff1d(np.arange(len(self.X)), test), test
+
+    def parts(self, library, fold):
+        """G, b, H, c and s of a fold."""
+        train, test = self.rows(fold)
+        mean, target_mean = self.X[train].mean(0), self.Y[train].mean(0)
+        A, B = self.X[train] - mean, self.Y[train] - target_mean
+        C, D = self.X[test] - mean, self.Y[test] - target_mean
+        arrays = (A.T @ A, A.T @ B, C.T @ C, C.T @ D, (D * D).sum(0))
+        return tuple(map(library.asarray, arrays))
+
+    def tableau(self, library, full, room=3):
+        build = tableau.full_tableau if full else tableau.empty_tableau
+        folds = [build(library.xp, *self.parts(library, f)) for f in range(self.n_folds)]
+        return tableau.with_room(library.xp, tableau.stack_folds(library.xp, folds), room)
+
+    def refit_errors(self, fold, active):
+        train, test = self.rows(fold)
+        columns = sorted(active)
+        if not columns:
+            return ((self.Y[test] - self.Y[train].mean(0)) ** 2).sum(0)
+        model = LinearRegression(tol=1e-12).fit(self.X[train][:, columns], self.Y[train])
+        return ((self.Y[test] - model.predict(self.X[test][:, columns])) ** 2).sum(0)

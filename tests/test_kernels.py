@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import array_api_compat.numpy as numpy_xp
-import array_api_strict
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from libraries import NUMPY, on_host
+from problems import LeastSquaresProblem
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import get_scorer
 
@@ -18,86 +16,6 @@ from dagsel import backend
 from dagsel.kernels import metrics, moments, tableau
 
 SETTINGS = settings(max_examples=40, deadline=None)
-
-
-@dataclass(frozen=True)
-class Library:
-    """An array library, and where on it arrays are put."""
-
-    name: str
-    xp: Any
-    device: Any = None
-    read_only: bool = False
-
-    def asarray(self, array):
-        if self.read_only:
-            array = np.array(array)
-            array.flags.writeable = False
-            return array
-        return self.xp.asarray(np.array(array), device=self.device)
-
-
-def _libraries():
-    yield Library("numpy", numpy_xp)
-    yield Library("numpy-read-only", numpy_xp, read_only=True)
-    yield Library("strict", array_api_strict, array_api_strict.Device("device1"))
-    if backend.gpu_available():
-        import array_api_compat.cupy as cupy_xp
-
-        yield Library("cupy", cupy_xp)
-
-
-@pytest.fixture(params=list(_libraries()), ids=lambda library: library.name)
-def library(request):
-    return request.param
-
-
-def on_host(array):
-    if isinstance(array, array_api_strict._array_object.Array):
-        assert array.device == array_api_strict.Device("device1")
-    return backend.to_host(array)
-
-
-@dataclass
-class LeastSquaresProblem:
-    """Random rows in K folds, and plain refits on them."""
-
-    X: np.ndarray
-    Y: np.ndarray
-    n_folds: int
-
-    @classmethod
-    def random(cls, seed, n=90, p=7, n_targets=2, n_folds=3):
-        rng = np.random.default_rng(seed)
-        X = rng.normal(size=(n, p)) @ (np.eye(p) + 0.3 * rng.normal(size=(p, p))) + 5
-        Y = X[:, :3] @ rng.normal(size=(3, n_targets)) + rng.normal(size=(n, n_targets))
-        return cls(X, Y, n_folds)
-
-    def rows(self, fold):
-        test = np.array_split(np.arange(len(self.X)), self.n_folds)[fold]
-        return np.setdiff1d(np.arange(len(self.X)), test), test
-
-    def parts(self, library, fold):
-        """G, b, H, c and s of a fold."""
-        train, test = self.rows(fold)
-        mean, target_mean = self.X[train].mean(0), self.Y[train].mean(0)
-        A, B = self.X[train] - mean, self.Y[train] - target_mean
-        C, D = self.X[test] - mean, self.Y[test] - target_mean
-        arrays = (A.T @ A, A.T @ B, C.T @ C, C.T @ D, (D * D).sum(0))
-        return tuple(map(library.asarray, arrays))
-
-    def tableau(self, library, full, room=3):
-        build = tableau.full_tableau if full else tableau.empty_tableau
-        folds = [build(library.xp, *self.parts(library, f)) for f in range(self.n_folds)]
-        return tableau.with_room(library.xp, tableau.stack_folds(library.xp, folds), room)
-
-    def refit_errors(self, fold, active):
-        train, test = self.rows(fold)
-        columns = sorted(active)
-        if not columns:
-            return ((self.Y[test] - self.Y[train].mean(0)) ** 2).sum(0)
-        model = LinearRegression(tol=1e-12).fit(self.X[train][:, columns], self.Y[train])
-        return ((self.Y[test] - model.predict(self.X[test][:, columns])) ** 2).sum(0)
 
 
 def check_all_toggles(problem, library, state, active):
@@ -135,7 +53,7 @@ def test_any_sequence_of_toggles_scores_like_refits(library, full):
     toggles=st.lists(st.integers(0, 5), max_size=10),
 )
 def test_random_walks_score_like_refits(seed, n_targets, full, room, toggles):
-    library = Library("numpy", numpy_xp)
+    library = NUMPY
     problem = LeastSquaresProblem.random(seed, n=60, p=6, n_targets=n_targets)
     state = problem.tableau(library, full, room)
     active = set(range(6)) if full else set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,12 @@ from dagsel.data.folds import Layer
 from dagsel.engines.base import Executor, Handle, Problem
 from dagsel.kernels.moments import Moments, row_moments, sum_moments
 
-__all__ = ["pick_moments", "pilot_shift", "runs", "span_moments", "submit_moments"]
+__all__ = ["AtomSums", "pick_moments", "pilot_shift", "runs", "span_moments", "submit_moments"]
 
 # What is read at once. Rows in memory are mostly views, and long slabs keep folds in one piece.
 _READ_BYTES = {"memory": 256 * 2**20, "delayed": 64 * 2**20, "file": 32 * 2**20}
+# Rows by which it is told whether a value is frequent in a column.
+_PILOT_ROWS = 255
 # What is shifted and multiplied at once: a second copy of as many rows exists meanwhile.
 _PRODUCT_BYTES = 64 * 2**20
 
@@ -30,19 +32,48 @@ def runs(length: int, n_parts: int) -> list[range]:
     return [range(start, stop) for start, stop in pairwise(edges)]
 
 
+class AtomSums(NamedTuple):
+    """Handles of every atom's moments.
+
+    Attributes
+    ----------
+    shift : handle of array of shape (p + T,)
+        What was subtracted from every row.
+    sums : list (weightings) of list (layers) of list (atoms) of handles
+        Moments, about the shift.
+    """
+
+    shift: Handle
+    sums: list[list[list[Handle]]]
+
+
 def submit_moments(
-    problem: Problem, executor: Executor, *, fit_intercept: bool
-) -> list[list[Handle]]:
+    problem: Problem,
+    executor: Executor,
+    *,
+    centred: tuple[bool, bool] = (True, True),
+    weightings: Sequence[NDArray[np.float64] | None] = (None,),
+) -> AtomSums:
     """Start summing the moments of every atom of every layer of folds.
 
     Partial sums meet in a tree whose shape depends on the block order alone, so the result does
     not depend on which worker is first.
+
+    Parameters
+    ----------
+    problem : Problem
+        Whose rows.
+    executor : Executor
+        Where to.
+    centred : tuple of bool
+        Whether the features and the targets will be centred, and are shifted by a pilot mean.
+    weightings : sequence of ndarray of shape (n_rows,) or None
+        Weights of the rows; moments are summed for each of these.
     """
     blocks, layers = problem.table.blocks, problem.folds.layers
     first = executor.load(blocks[0], 0)
-    shift = executor.submit(
-        pilot_shift, fit_intercept, blocks[0].bare(), first, label="dagsel_pilot"
-    )
+    shift = executor.submit(pilot_shift, centred, blocks[0].bare(), first, label="dagsel_pilot")
+    pairs = [(layer, weights) for weights in weightings for layer in layers]
     spans = [
         [blocks[run.start : run.stop] for run in _groups(blocks, span, executor)]
         for span in runs(len(blocks), _n_spans(problem, executor))
@@ -61,7 +92,8 @@ def submit_moments(
                 span_moments,
                 [block.bare() for block in chosen],
                 [first if each is blocks[0] else executor.load(each, home) for each in chosen],
-                [replace(layer, labels=layer.labels[start:stop]) for layer in layers],
+                [replace(layer, labels=layer.labels[start:stop]) for layer, _ in pairs],
+                [None if weights is None else weights[start:stop] for _, weights in pairs],
                 shift,
                 parts[worker],
                 executor.in_process,
@@ -73,11 +105,14 @@ def submit_moments(
         executor.settle([part for part in earlier if part is not None])
     del first
     if executor.in_process:
-        return parts[0]  # type: ignore[no-any-return]
-    return [
-        [_tree_sum(executor, parts, number, atom) for atom in range(layer.n_atoms)]
-        for number, layer in enumerate(layers)
-    ]
+        flat = parts[0]
+    else:
+        flat = [
+            [_tree_sum(executor, parts, number, atom) for atom in range(layer.n_atoms)]
+            for number, (layer, _) in enumerate(pairs)
+        ]
+    sums = [flat[start : start + len(layers)] for start in range(0, len(flat), len(layers))]
+    return AtomSums(shift, sums)
 
 
 def _n_spans(problem: Problem, executor: Executor) -> int:
@@ -122,20 +157,36 @@ def _tree_sum(executor: Executor, parts: list[Handle], layer: int, atom: int) ->
     return level[0]
 
 
-def pilot_shift(fit_intercept: bool, block: Block, payload: Any) -> Array:
-    """Return the column means of a few rows of a block, or zeros for a model without intercept."""
+def pilot_shift(centred: tuple[bool, bool], block: Block, payload: Any) -> Array:
+    """Return a value within the spread of each column, and zeros for what is not centred.
+
+    The mean of some rows; but a value that half of them have, such as the zero of a sparse column,
+    is taken itself: rows that equal it add exactly nothing. So a column that is constant in the
+    training rows of a fold shows as such, whatever it is elsewhere.
+    """
     slab = next(iter(block.slabs(payload, 4096)))
-    width = slab.features.shape[1] + slab.targets.shape[1]
-    if not fit_intercept:
-        return to_compute(np.zeros(width))
-    means = [np.mean(part, axis=0, dtype=np.float64) for part in (slab.features, slab.targets)]
-    return to_compute(np.concatenate(means))
+    pilots = [
+        _pilot(part) if about_pilot else np.zeros(part.shape[1])
+        for part, about_pilot in zip((slab.features, slab.targets), centred, strict=True)
+    ]
+    return to_compute(np.concatenate(pilots))
+
+
+def _pilot(part: NDArray[Any]) -> NDArray[np.float64]:
+    rows = np.unique(np.linspace(0, part.shape[0] - 1, _PILOT_ROWS).astype(np.intp))
+    # An odd number, so that the median is a value of its column.
+    sample = np.asarray(part[rows[: len(rows) - 1 + len(rows) % 2]], dtype=np.float64)
+    median = np.median(sample, axis=0)
+    frequent = 2 * np.count_nonzero(sample == median, axis=0) >= len(sample)
+    pilot: NDArray[np.float64] = np.where(frequent, median, np.mean(part, axis=0, dtype=np.float64))
+    return pilot
 
 
 def span_moments(
     blocks: Sequence[Block],
     payloads: Sequence[Any],
     layers: Sequence[Layer],
+    weights: Sequence[NDArray[np.float64] | None],
     shift: Array,
     before: list[list[Moments | None]] | None = None,
     owns_before: bool = False,
@@ -148,6 +199,8 @@ def span_moments(
         The blocks and what they were loaded to.
     layers : sequence of Layer
         Restricted to the rows of the blocks.
+    weights : sequence of ndarray or None
+        For each of the layers, the weights of these rows.
     shift : array of shape (p + T,)
         Subtracted from every row.
     before : list of list, optional
@@ -168,9 +221,10 @@ def span_moments(
         for slab in block.slabs(payload, max(256, _READ_BYTES[block.where] // row_bytes)):
             start = slab.start - blocks[0].start
             stop = start + slab.features.shape[0]
-            for layer, totals in zip(layers, sums, strict=True):
+            for layer, given, totals in zip(layers, weights, sums, strict=True):
+                here = None if given is None else given[start:stop]
                 for atom, rows in layer.slices(start, stop):
-                    _add_rows(totals, atom, slab, rows, shift)
+                    totals[atom] = _add_rows(totals[atom], slab, rows, here, shift)
     return sums
 
 
@@ -179,12 +233,12 @@ def _copied(moments: Moments | None) -> Moments | None:
 
 
 def _add_rows(
-    totals: list[Moments | None],
-    atom: int,
+    total: Moments | None,
     slab: Slab,
     rows: slice | NDArray[np.intp],
+    weights: NDArray[np.float64] | None,
     shift: Array,
-) -> None:
+) -> Moments | None:
     """Add some rows of a slab to an atom's moments, a bounded number at a time."""
     xp = namespace(shift)
     if isinstance(rows, slice):
@@ -199,9 +253,10 @@ def _add_rows(
             if isinstance(rows, slice)
             else rows[piece.start : piece.stop]
         )
-        features = to_compute(slab.features[chosen])
-        targets = to_compute(slab.targets[chosen])
-        totals[atom] = row_moments(xp, features, targets, shift, totals[atom])
+        features, targets = to_compute(slab.features[chosen]), to_compute(slab.targets[chosen])
+        weight = None if weights is None else to_compute(weights[chosen])
+        total = row_moments(xp, features, targets, shift, total, weight)
+    return total
 
 
 def pick_moments(part: list[list[Moments | None]], layer: int, atom: int) -> Moments | None:

@@ -14,17 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dagsel.criterion import Criterion
 from dagsel.data.blocks import Block, Table
 from dagsel.data.folds import Folds
 from dagsel.monitor import TaskProgress
-from dagsel.search import Request
+from dagsel.search import Request, Search
 
-__all__ = ["Axis", "Engine", "Executor", "Handle", "Problem", "ScoreTable", "Scoring"]
+__all__ = ["Axis", "Cost", "Engine", "Executor", "Handle", "Problem", "ScoreTable", "Scoring"]
 
 Axis = Literal["folds", "candidates"]
 Handle = Any  # a value (in process) or a Dask future
@@ -50,10 +51,15 @@ class ScoreTable(NamedTuple):
 
 @dataclass(frozen=True)
 class Scoring:
-    """A metric: its name, and the scikit-learn scorer that computes it."""
+    """A metric: its name, and the scikit-learn scorer that computes it.
+
+    With a criterion there is one fold, in which all rows are training and test rows, and the
+    criterion takes the scorer's place.
+    """
 
     name: str
     scorer: Callable[..., float] = field(repr=False)
+    criterion: Criterion | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,8 @@ class Problem:
         Passed to the estimator's `fit`, sliced by rows where they have one entry a row.
     clone_estimator : bool
         Whether refits fit clones of the estimator, or the estimator itself.
+    score_params : mapping
+        Passed to the scorer, sliced by rows like `fit_params`.
     """
 
     table: Table
@@ -85,10 +93,55 @@ class Problem:
     features: tuple[tuple[int, ...], ...]
     fit_params: Mapping[str, Any] = field(default_factory=dict)
     clone_estimator: bool = True
+    score_params: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def sample_weight(self) -> NDArray[np.float64] | None:
+        """Weight of every row in fits, of shape (n_rows,); `None` where no weights are given."""
+        return _weight(self.fit_params)
+
+    @property
+    def score_weight(self) -> NDArray[np.float64] | None:
+        """Weight of every row in scores, of shape (n_rows,); `None` where none are given."""
+        return _weight(self.score_params)
 
     def columns_of(self, subset: Sequence[int]) -> tuple[int, ...]:
         """Columns of a subset of features, ascending."""
         return tuple(sorted(column for feature in subset for column in self.features[feature]))
+
+
+def _weight(parameters: Mapping[str, Any]) -> NDArray[np.float64] | None:
+    for name, value in parameters.items():
+        if name.rpartition("__")[2] == "sample_weight" and value is not None:
+            return np.asarray(value, dtype=np.float64)
+    return None
+
+
+class Cost(NamedTuple):
+    """What an engine needs for a problem.
+
+    Attributes
+    ----------
+    n_pieces : int
+        How many equal pieces the resident data can be divided into, each on one worker.
+    piece_bytes : int
+        Bytes of a piece on the worker that holds it.
+    everywhere_bytes : int
+        Bytes that every worker holds besides.
+    operations : float
+        Estimated floating point operations; NaN where the engine cannot tell.
+    what : str
+        What is resident, for messages: "the moments of 5 folds".
+    remedy : str
+        What to do where it does not fit: "use more workers, or fewer columns".
+    """
+
+    n_pieces: int
+    piece_bytes: int
+    everywhere_bytes: int
+    operations: float
+    what: str
+    remedy: str
 
 
 class Executor(Protocol):
@@ -149,14 +202,31 @@ class Executor(Protocol):
 class Engine(Protocol):
     """A way of scoring. Instances are small: they travel with every task."""
 
-    @property
-    def name(self) -> str:
-        """Name by which users ask for it."""
+    #: Name by which users ask for it.
+    name: ClassVar[str]
+    #: What the scheduler may divide between shards.
+    axis: ClassVar[Axis]
+    #: Why a plan takes it where it applies, in a few words.
+    summary: ClassVar[str]
+
+    @staticmethod
+    def declines(problem: Problem) -> str | None:
+        """Say why this engine is not made for a problem; `None` if it is, data permitting."""
         ...
 
-    @property
-    def axis(self) -> Axis:
-        """What the scheduler may divide between shards."""
+    @staticmethod
+    def refuses(problem: Problem) -> str | None:
+        """Say why it cannot score a problem that it is made for, as far as sizes tell."""
+        ...
+
+    @classmethod
+    def for_problem(cls, problem: Problem, search: Search) -> Engine:
+        """Make the engine for a problem that it does not decline."""
+        ...
+
+    @staticmethod
+    def cost(problem: Problem, search: Search, executor: Executor) -> Cost:
+        """Say what must be resident, and what the work is."""
         ...
 
     def prepare(

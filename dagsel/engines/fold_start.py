@@ -3,62 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dagsel.backend import Array, namespace, to_host
+from dagsel.engines.certificate import EPSILON, TINY, certified_growth
+from dagsel.engines.dependent_start import dependent_start
+from dagsel.engines.linear_model import LinearModel
 from dagsel.exceptions import NotCertifiedError
-from dagsel.kernels.moments import (
-    Moments,
-    absolute_row_sums,
-    centred,
-    subtract_moments,
-    sum_moments,
-)
+from dagsel.kernels.moments import Moments, centred, subtract_moments, sum_moments
+from dagsel.kernels.nullspace import NullSpace, no_null_space, nullity
 from dagsel.kernels.tableau import Tableau, empty_tableau, full_tableau
 
 __all__ = [
-    "EPSILON",
-    "MAX_RELATIVE_ERROR",
-    "TINY",
     "FoldFacts",
     "FoldStart",
-    "LeastSquares",
+    "FullFit",
+    "TrainingSums",
     "start_fold",
 ]
 
-# Scores must agree with those of refits to 1e-9. An estimate of the relative error above this
-# hands the run over to refits.
-MAX_RELATIVE_ERROR = 1e-9
-EPSILON = float(np.finfo(np.float64).eps)
-TINY = float(np.finfo(np.float64).tiny) / EPSILON
-# With W the inverse of the scaled training products, the relative error of scores on the way down
-# from the full set is about ε (1 + c |W|²): the inverse has an error of ε |G| |W|, normwise, which
-# stays when the removal of a near-duplicate takes W itself back to order one. Measured c with the
-# ∞-norm: up to 1.7e-4 for near-duplicate columns, 6e-4 for many pairs of them.
-_GROWTH = 1e-3
-
-
-@dataclass(frozen=True)
-class LeastSquares:
-    """A linear least-squares model, as far as it matters to its scores.
-
-    Attributes
-    ----------
-    fit_intercept : bool
-        Whether columns are centred.
-    penalty : float
-        Ridge penalty, in the units of the sums of squares; 0 for ordinary least squares.
-    cutoff : float or None
-        Relative size below which the estimator drops singular values; `None` if it never does.
-    """
-
-    fit_intercept: bool
-    penalty: float = 0.0
-    cutoff: float | None = None
+# Variance inflation from which a column may be dependent on others, and is looked at as such.
+_DEPENDENT = 1e7
 
 
 class FoldFacts(NamedTuple):
@@ -66,7 +34,37 @@ class FoldFacts(NamedTuple):
 
     fold: int
     n_test: int
+    weight: float  # of the test rows in scores; their number where they have none
     variation: NDArray[np.float64]  # (T,): sum of squares of test targets about their own mean
+
+
+class TrainingSums(NamedTuple):
+    """A fold's training moments: those of `whole` less `parts`, or the sum of `parts` without it.
+
+    Rounding is relative to what the moments are made from.
+    """
+
+    whole: Moments | None
+    parts: Sequence[Moments | None]
+
+    def total(self) -> Moments | None:
+        """Add up; `None` if there are no rows."""
+        summed = sum_moments(self.parts)
+        if self.whole is None:
+            return summed
+        return self.whole if summed is None else subtract_moments(self.whole, summed)
+
+
+class FullFit(NamedTuple):
+    """The model on all columns, in the training rows of a fold.
+
+    What criteria that judge by the fit to all rows need to know of it.
+    """
+
+    errors: NDArray[np.float64]  # (T,): sums of squared errors in the test rows
+    rank: int
+    inflation: float  # trace of the inverse on a basis of the columns, scaled to unit length
+    constant: NDArray[np.bool_]  # (p,): columns that the rank does not count
 
 
 class FoldStart(NamedTuple):
@@ -78,30 +76,40 @@ class FoldStart(NamedTuple):
     tableau: Tableau
     spread: NDArray[np.float64]  # (T,): sum of squares of test targets, or of what it is made from
     growth: NDArray[np.float64]  # (T,): error of coefficients in ε, conditioning and cancellation
+    products: Array  # (p, T): scaled training products of the columns with the targets
+    scale: Array  # (p,): lengths of columns, in units of the model, that the tableau divides by
+    everything: FullFit
+    null: NullSpace | None = None  # where the columns of the training matrix are dependent
 
 
 def start_fold(
-    model: LeastSquares,
+    model: LinearModel,
     facts: FoldFacts,
     columns: tuple[int, ...],
-    whole: Moments | None,
-    parts: Sequence[Moments | None],
+    shift: Array,
+    training: Sequence[Any],
     test_parts: Sequence[Moments | None],
+    unweighted: Sequence[Any] | None = None,
 ) -> FoldStart:
     """Build a fold's tableau from moments, and certify it.
 
     Parameters
     ----------
-    model : LeastSquares
+    model : LinearModel
         What is fitted.
     facts : FoldFacts
         Of this fold.
     columns : tuple of int
         Columns of the subset to start from.
-    whole : Moments or None
-        If given, the training moments are these less `parts`; otherwise the sum of `parts`.
-    parts, test_parts : sequence of Moments
-        Of disjoint sets of rows.
+    shift : array of shape (p + T,)
+        What was subtracted from every row before moments were summed.
+    training : sequence
+        Fields of `TrainingSums`, with the weights of the fit.
+    test_parts : sequence of Moments
+        Of disjoint sets of rows, with the weights of the score.
+    unweighted : sequence, optional
+        Fields of `TrainingSums` without weights, by which a scaler before the model scales; by
+        default `training`.
 
     Raises
     ------
@@ -109,45 +117,213 @@ def start_fold(
         If the training matrix is rank-deficient or too ill-conditioned for scores from moments to
         be right to 1e-9, or has singular values that the estimator would cut off.
     """
-    summed, test = sum_moments(parts), sum_moments(test_parts)
-    train = summed if whole is None else _difference(whole, summed)
-    if train is None or test is None:
+    scaled = _scaled(model, facts, shift, training, test_parts, unweighted)
+    xp = namespace(scaled.scale)
+    p = scaled.scale.shape[0]
+    arguments, constant = scaled.arguments, scaled.constant
+    starts_full = 2 * len(columns) > p
+    in_units = xp.where(constant, xp.zeros_like(scaled.scale), scaled.scale / scaled.units)
+    full = full_tableau(xp, *arguments)
+    null = None
+    if full is not None and _well_conditioned(xp, full):
+        growth = certified_growth(
+            xp, model, facts.fold, full, arguments[0], in_units, scaled.lost[:p]
+        )
+        tableau = full if starts_full else empty_tableau(xp, *arguments)
+    else:
+        full, null, growth = dependent_start(
+            xp, model, facts.fold, arguments, in_units, scaled.target_lengths, scaled.lost[:p]
+        )
+        tableau = full if starts_full else empty_tableau(xp, *arguments)
+    unused = to_host(constant)
+    rank = p - int(np.count_nonzero(unused)) - (0 if null is None else nullity(null))
+    if null is not None and not starts_full:
+        null = no_null_space(xp, tableau, null.metric)
+    # Test products that break a near-dependence of the training rows: Q falls back from there.
+    growth += float(xp.max(full.gram_diagonal)) * scaled.ratio
+    lost = to_host(scaled.lost)
+    inflation = -float(xp.sum(xp.where(full.pivots < 0, full.pivots, 0 * full.pivots)))
+    return FoldStart(
+        facts=facts,
+        columns=columns,
+        full=starts_full,
+        tableau=tableau,
+        spread=np.maximum(to_host(arguments[4]), to_host(scaled.test_made_from[p:])),
+        growth=growth * np.maximum(1.0, lost[p:] / np.max(lost[:p])),
+        products=arguments[1] * 1.0,  # not a view: the matrix is let go of
+        scale=xp.where(constant, xp.ones_like(in_units), in_units),
+        everything=FullFit(to_host(full.errors)[0], rank, inflation, unused),
+        null=null,
+    )
+
+
+class _Scaled(NamedTuple):
+    """A fold's products, with features scaled to unit length, and what they were made from."""
+
+    arguments: tuple[Array, Array, Array, Array, Array]  # of `full_tableau`
+    scale: Array  # (p,): lengths in the table's units, 1 for constants
+    units: Array  # (p,): see `_units`
+    constant: Array  # (p,): see `_constant_columns`
+    target_lengths: Array  # (T,)
+    lost: Array  # (p + T,): see `_digits_lost`
+    test_made_from: Array  # (p + T,): sums of squares that those of the test rows are made from
+    ratio: float  # weight of the training rows over that of the test rows
+
+
+def _scaled(
+    model: LinearModel,
+    facts: FoldFacts,
+    shift: Array,
+    training: Sequence[Any],
+    test_parts: Sequence[Moments | None],
+    unweighted: Sequence[Any] | None,
+) -> _Scaled:
+    """Centre and scale a fold's moments; parameters as of `start_fold`."""
+    sums = TrainingSums(*training)
+    train, test = sums.total(), sum_moments(test_parts)
+    if train is None or test is None or not train.weight > 0:
         msg = f"fold {facts.fold} has no training or no test rows"
         raise NotCertifiedError(msg)
     xp = namespace(train.cross)
     p = train.cross.shape[0] - len(facts.variation)
-    mean = train.total / train.n_rows if model.fit_intercept else xp.zeros_like(train.total)
-    made_from = xp.linalg.diagonal((train if whole is None else whole).cross) * 1.0  # not a view
+    plain = train if unweighted is None else TrainingSums(*unweighted).total()
+    mean = _means(xp, model, p, train, plain)
+    made_from = xp.linalg.diagonal((sums.whole or train).cross) * 1.0  # not a view
     test_made_from = xp.linalg.diagonal(test.cross) * 1.0
-    products, scale = _scaled_products(
-        xp, model, facts, train, mean, overwrite=_is_new(train, [whole, *parts])
-    )
+    units = _units(xp, model, p, shift, plain)
+    products = centred(train, mean, overwrite=_is_new(train, [sums.whole, *sums.parts, plain]))
+    level = (shift + mean)[:p] if model.centres_features else xp.zeros_like(units)
+    constant = _constant_columns(xp, model, facts.fold, products, level, units, train.weight)
+    if model.penalty:
+        _add_to_diagonal(xp, products, model.penalty * units * units)
+    scale = _scale(xp, facts.fold, products[:p, :p], constant)
+    _rescale(xp, products, scale, constant, 1.0)
     tests = centred(test, mean)
-    unit = xp.concat([1 / scale, xp.ones_like(mean[p:])])
-    tests *= unit[:, None]
-    tests *= unit[None, :]
-    train_rows, test_rows = train.n_rows, test.n_rows
+    _rescale(xp, tests, scale, constant, 0.0)
+    ratio = train.weight / test.weight if test.weight > 0 else 1.0
+    squares = xp.linalg.diagonal(products)[p:]
     # Matrices of that size count: at most two sets of them are alive at a time.
-    del train, test, summed
-    arguments = (
-        products[:p, :p],
-        products[:p, p:],
-        tests[:p, :p],
-        tests[:p, p:],
-        xp.linalg.diagonal(tests)[p:],
+    del train, test, plain, sums
+    return _Scaled(
+        arguments=(
+            products[:p, :p],
+            products[:p, p:],
+            tests[:p, :p],
+            tests[:p, p:],
+            xp.linalg.diagonal(tests)[p:],
+        ),
+        scale=scale,
+        units=units,
+        constant=constant,
+        target_lengths=xp.sqrt(xp.where(squares > 0, squares, xp.zeros_like(squares))),
+        lost=_digits_lost(xp, ratio, products, scale, constant, made_from, test_made_from),
+        test_made_from=test_made_from,
+        ratio=ratio,
     )
-    full = full_tableau(xp, *arguments)
-    if full is None:
-        raise NotCertifiedError(_explain_deficient(facts.fold))
-    lost = _digits_lost(xp, train_rows / test_rows, products, scale, made_from, test_made_from)
-    growth = _certified_growth(xp, model, facts.fold, full, arguments[0], scale, lost[:p])
-    # Test products that break a near-dependence of the training rows: Q falls back from there.
-    growth += float(xp.max(full.gram_diagonal)) * train_rows / test_rows
-    growth_by_target = growth * np.maximum(1.0, to_host(lost[p:]) / float(xp.max(lost[:p])))
-    starts_full = 2 * len(columns) > p
-    tableau = full if starts_full else empty_tableau(xp, *arguments)
-    spread = np.maximum(to_host(arguments[4]), to_host(test_made_from[p:]))
-    return FoldStart(facts, columns, starts_full, tableau, spread, growth_by_target)
+
+
+def _well_conditioned(xp: Any, full: Tableau) -> bool:
+    """Tell whether no column is so nearly dependent that it may be dependent altogether."""
+    return bool(xp.all(-full.pivots < _DEPENDENT))
+
+
+def _means(xp: Any, model: LinearModel, p: int, train: Moments, plain: Moments | None) -> Array:
+    """Return what features and targets are centred by, relative to the shift."""
+    mean = train.total / train.weight
+    if model.fit_intercept:
+        return mean
+    features = xp.zeros_like(mean[:p])
+    if model.centres_features and plain is not None:
+        features = plain.total[:p] / plain.weight
+    return xp.concat([features, xp.zeros_like(mean[p:])])
+
+
+def _units(xp: Any, model: LinearModel, p: int, shift: Array, plain: Moments | None) -> Array:
+    """Return the length, in the table's units, of a unit in which the model sees each feature."""
+    ones = xp.ones_like(shift[:p])
+    if not model.scales_features or plain is None:
+        return ones
+    n, mean = plain.weight, plain.total[:p] / plain.weight
+    variance = xp.linalg.diagonal(plain.cross)[:p] / n - mean * mean
+    # What scikit-learn's scaler takes for constant, and leaves as it is: rounding of the variance
+    # computed in one pass about the mean (`sklearn.preprocessing._data._is_constant_feature`).
+    bound = n * EPSILON * variance + (n * (shift[:p] + mean) * EPSILON) ** 2
+    return xp.where(variance > bound, xp.sqrt(xp.where(variance > 0, variance, ones)), ones)
+
+
+def _add_to_diagonal(xp: Any, products: Array, values: Array) -> None:
+    """Add to the first entries of the diagonal, in place, without another matrix of that size."""
+    size, panel = values.shape[0], 512
+    for start in range(0, size, panel):
+        stop = min(start + panel, size)
+        part = values[start:stop]
+        eye = xp.eye(stop - start, dtype=products.dtype, device=products.device)
+        products[start:stop, start:stop] += eye * part[:, None]
+
+
+def _constant_columns(
+    xp: Any, model: LinearModel, fold: int, products: Array, level: Array, units: Array, n: float
+) -> Array:
+    """Return which features are constant in the training rows, to the last digit.
+
+    Least squares gives them no weight, with or without a penalty, so they take part as columns
+    that are orthogonal to everything and do nothing.
+
+    Parameters
+    ----------
+    products : array of shape (p + T, p + T)
+        Without a penalty.
+    level : array of shape (p,)
+        What the features are centred by, which tells the rounding of a constant's rows.
+    units : array of shape (p,)
+        See `_units`.
+    n : float
+        Weight of the training rows.
+    """
+    diagonal = xp.linalg.diagonal(products)[: level.shape[0]]
+    noise = 8 * EPSILON * xp.abs(level)
+    constant = diagonal <= n * noise * noise
+    if model.cutoff is not None and bool(xp.any(constant)):
+        # What is left of a constant after centring must be too small for the estimator to keep.
+        remains = xp.where(constant, noise * float(np.sqrt(n)) / units, xp.zeros_like(noise))
+        largest = xp.sqrt(xp.max(diagonal / (units * units)))
+        if not bool(xp.all(remains <= model.cutoff / 2 * largest)):
+            column = int(xp.argmax(remains))
+            msg = (
+                f"column {{column}} is constant in the training rows of fold {fold}, at a value so "
+                "large that its rounding is as large as other columns; drop it"
+            )
+            raise NotCertifiedError(msg, column)
+    return constant
+
+
+def _scale(xp: Any, fold: int, products: Array, constant: Array) -> Array:
+    """Return the lengths of the features; 1 for constants."""
+    diagonal = xp.where(constant, xp.ones_like(products[0, :]), xp.linalg.diagonal(products))
+    # Below this, sums of squares are denormal numbers that have lost digits.
+    if not bool(xp.all(diagonal > TINY)):
+        column = int(xp.argmin(diagonal))
+        msg = (
+            f"column {{column}} is almost constant in the training rows of fold {fold}; drop it to "
+            "stay on the fast engine"
+        )
+        raise NotCertifiedError(msg, column)
+    return xp.sqrt(diagonal)
+
+
+def _rescale(xp: Any, products: Array, scale: Array, constant: Array, diagonal: float) -> None:
+    """Scale features to unit length in place; constants get zeros, and `diagonal` on theirs."""
+    unit = xp.where(constant, xp.zeros_like(scale), 1 / scale)
+    ones = xp.ones(
+        (products.shape[0] - scale.shape[0],), dtype=products.dtype, device=products.device
+    )
+    unit = xp.concat([unit, ones])
+    products *= unit[:, None]
+    products *= unit[None, :]
+    if diagonal:
+        _add_to_diagonal(
+            xp, products, xp.where(constant, xp.ones_like(scale), xp.zeros_like(scale))
+        )
 
 
 def _is_new(train: Moments, sources: Sequence[Moments | None]) -> bool:
@@ -160,6 +336,7 @@ def _digits_lost(
     rows_ratio: float,
     products: Array,
     scale: Array,
+    constant: Array,
     made_from: Array,
     test_made_from: Array,
 ) -> Array:
@@ -177,115 +354,5 @@ def _digits_lost(
     left = xp.where(left > floor, left, floor)
     train, test = made_from / left, test_made_from / left
     lost = xp.where(train > test, train, test)
-    return xp.where(lost > 1, lost, xp.ones_like(lost))
-
-
-def _certified_growth(
-    xp: Any,
-    model: LeastSquares,
-    fold: int,
-    full: Tableau,
-    products: Array,
-    scale: Array,
-    lost: Array,
-) -> float:
-    """Return the growth of rounding errors, or raise if scores could be wrong."""
-    inverse = full.swept[0]  # its sign does not matter here
-    norm = float(xp.max(absolute_row_sums(xp, inverse, xp.ones_like(scale))))
-    cancellation = float(xp.max(lost))
-    growth = (1 + _GROWTH * norm**2) * cancellation
-    # Not `>`: a norm that is not a number certifies nothing.
-    if not growth * EPSILON <= MAX_RELATIVE_ERROR:
-        if cancellation > _GROWTH * norm**2:
-            raise NotCertifiedError(_explain_cancellation(fold), int(xp.argmax(lost)))
-        column = int(xp.argmax(-full.pivots[0, :]))
-        inflation = -float(full.pivots[0, column])
-        raise NotCertifiedError(_explain_condition(fold, inflation), column)
-    if model.cutoff is not None:
-        _check_cutoff(xp, model.cutoff, fold, products, inverse, scale)
-    return growth
-
-
-def _difference(whole: Moments, part: Moments | None) -> Moments:
-    return whole if part is None else subtract_moments(whole, part)
-
-
-def _scaled_products(
-    xp: Any,
-    model: LeastSquares,
-    facts: FoldFacts,
-    train: Moments,
-    mean: Array,
-    *,
-    overwrite: bool,
-) -> tuple[Array, Array]:
-    """Centred training products with the penalty, features scaled to a unit diagonal."""
-    p = train.cross.shape[0] - len(facts.variation)
-    products = centred(train, mean, overwrite=overwrite)
-    if model.penalty:
-        ridge = xp.zeros_like(mean)
-        ridge[:p] = model.penalty
-        products += xp.eye(mean.shape[0], dtype=mean.dtype, device=mean.device) * ridge
-    diagonal = xp.linalg.diagonal(products)[:p]
-    # Below this, sums of squares are denormal numbers that have lost digits.
-    if not bool(xp.all(diagonal > TINY)):
-        column = int(xp.argmin(diagonal))
-        msg = (
-            f"column {{column}} is constant in the training rows of fold {facts.fold}; drop it to "
-            "stay on the fast engine"
-        )
-        raise NotCertifiedError(msg, column)
-    scale = xp.sqrt(diagonal)
-    unit = xp.concat([1 / scale, xp.ones_like(mean[p:])])
-    products *= unit[:, None]
-    products *= unit[None, :]
-    return products, scale
-
-
-def _check_cutoff(
-    xp: Any, cutoff: float, fold: int, products: Array, inverse: Array, scale: Array
-) -> None:
-    """Make sure that the estimator drops no singular value, in the units that it sees.
-
-    With s the scales, G_ij s_i s_j are the products in the estimator's units. σ_max² is at most
-    their ∞-norm and 1/σ_min² at most that of the inverse; only where these bounds do not settle it
-    are eigenvalues computed. A factor of two keeps clear of the cutoff's neighbourhood.
-    """
-    largest = float(xp.max(scale * absolute_row_sums(xp, products, scale)))
-    least = 1 / float(xp.max(absolute_row_sums(xp, inverse, 1 / scale) / scale))
-    allowed = (2 * cutoff) ** 2
-    if least > allowed * largest:
-        return
-    values = xp.linalg.eigvalsh(products * scale[:, None] * scale[None, :])
-    ratio = float(values[0]) / float(values[-1])
-    if ratio > allowed:
-        return
-    size = f"{np.sqrt(max(ratio, 0.0)):.1e}"
-    msg = (
-        f"in fold {fold} the smallest singular value of the training matrix is {size} of the "
-        f"largest, too near the cutoff (tol={cutoff:g}) below which the estimator drops it; "
-        "standardise the columns or set a smaller `tol`"
-    )
-    raise NotCertifiedError(msg)
-
-
-def _explain_deficient(fold: int) -> str:
-    return (
-        f"the training matrix of fold {fold} is rank-deficient (constant, duplicate or linearly "
-        "dependent columns)"
-    )
-
-
-def _explain_condition(fold: int, inflation: float) -> str:
-    return (
-        f"in the training rows of fold {fold} column {{column}} is almost a linear combination of "
-        f"the others (variance inflation {inflation:.0e}), so that scores from moments may not be "
-        "right to 1e-9; drop it to stay on the fast engine"
-    )
-
-
-def _explain_cancellation(fold: int) -> str:
-    return (
-        f"column {{column}} varies much less in the training rows of fold {fold} than over all "
-        "rows (outliers, or a trend), so that scores from moments may not be right to 1e-9"
-    )
+    matters = xp.concat([~constant, xp.ones_like(lost[p:], dtype=constant.dtype)])
+    return xp.where(matters & (lost > 1), lost, xp.ones_like(lost))

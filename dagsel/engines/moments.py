@@ -15,69 +15,55 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.metrics import get_scorer
 
-from dagsel.backend import namespace, to_device_of, to_host
+from dagsel.criterion import Criterion
 from dagsel.data.folds import Layer
 from dagsel.engines.accumulate import runs, submit_moments
-from dagsel.engines.base import Axis, Executor, Handle, Problem, ScoreTable
-from dagsel.engines.fold_start import (
-    EPSILON,
-    MAX_RELATIVE_ERROR,
-    TINY,
-    FoldFacts,
-    FoldStart,
-    LeastSquares,
-    start_fold,
-)
+from dagsel.engines.base import Axis, Cost, Executor, Handle, Problem, ScoreTable
+from dagsel.engines.certificate import EPSILON, MAX_RELATIVE_ERROR, TINY
+from dagsel.engines.criterion_moments import CriterionFacts, score_by_criterion, with_full_model
+from dagsel.engines.criterion_scores import RowFacts, row_facts
+from dagsel.engines.fold_start import FoldFacts, FoldStart, start_fold
+from dagsel.engines.linear_model import LinearModel, declines_parameters, linear_model
+from dagsel.engines.tableau_part import Part, make_parts, part_errors, toggled
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels.metrics import METRICS, Metric, score_from_errors
 from dagsel.kernels.moments import sum_moments
-from dagsel.kernels.tableau import (
-    Tableau,
-    apply_pending,
-    stack_folds,
-    toggle,
-    toggled_errors,
-    with_room,
-)
 from dagsel.search import Request, Search
 
 __all__ = ["MomentsEngine"]
 
-# Changes kept as factors before they are applied: more make reading a row slower, fewer apply the
-# matrix product more often. Flat between 96 and 192 for 1,000 to 5,000 columns.
-_PENDING = 128
 # Test sets of no more rows are measured together with the others; see `MomentsEngine._size`.
 _FEW_ROWS = 10
 
 
 @dataclass(frozen=True)
 class MomentsState:
-    """Tableau of a shard's folds, and where in it each column is.
+    """Tableaux of a shard's folds.
 
     Attributes
     ----------
-    tableau : Tableau
-        Of the shard's folds.
-    positions : ndarray of shape (n_columns,)
-        Position of each column of the table in the tableau, -1 for columns dropped from it.
+    parts : tuple of Part
+        Which hold the folds between them.
     active : ndarray of bool of shape (n_columns,)
         The columns in the model.
-    n_test : ndarray of shape (K,)
+    n_test, weight : ndarray of shape (K,)
         See `FoldFacts`.
     variation, spread, growth : ndarray of shape (K, T)
         See `FoldFacts` and `FoldStart`.
+    by_criterion : CriterionFacts or None
+        Where a criterion takes the place of test errors.
     """
 
-    tableau: Tableau
-    positions: NDArray[np.intp]
+    parts: tuple[Part, ...]
     active: NDArray[np.bool_]
     n_test: NDArray[np.float64]
+    weight: NDArray[np.float64]
     variation: NDArray[np.float64]
     spread: NDArray[np.float64]
     growth: NDArray[np.float64]
+    by_criterion: CriterionFacts | None = None
 
 
 @dataclass(frozen=True)
@@ -88,31 +74,35 @@ class MomentsEngine:
     ----------
     metric : str
         One of `dagsel.kernels.metrics.METRICS`.
-    model : LeastSquares
+    model : LinearModel
         What is fitted.
     n_columns : int
         Columns of the table.
-    columns : tuple of int
-        Column of each feature.
+    columns : tuple of tuple of int
+        Columns of each feature.
     out_of_reach : {"active", "inactive"} or None
         Which columns a search that does not float can never toggle again: in backward elimination
         those that are not in the model, in forward selection those that are. They leave the
         tableau.
+    criterion : tuple of Criterion and RowFacts, or None
+        Takes the place of the metric.
     """
 
     metric: Metric
-    model: LeastSquares
+    model: LinearModel
     n_columns: int
-    columns: tuple[int, ...]
+    columns: tuple[tuple[int, ...], ...]
     out_of_reach: Literal["active", "inactive"] | None
+    criterion: tuple[Criterion, RowFacts] | None = None
 
     name: ClassVar[str] = "moments"
     axis: ClassVar[Axis] = "folds"
+    summary: ClassVar[str] = "least squares scored from one pass over the rows, no refits"
 
     @staticmethod
     def declines(problem: Problem) -> str | None:
         """Say why this engine is not made for a problem; `None` if it is, data permitting."""
-        return _declines_estimator(problem) or _declines_data(problem)
+        return _declines_model(problem) or declines_parameters(problem) or _declines_data(problem)
 
     @staticmethod
     def refuses(problem: Problem) -> str | None:
@@ -122,16 +112,37 @@ class MomentsEngine:
     @classmethod
     def for_problem(cls, problem: Problem, search: Search) -> MomentsEngine:
         """Make the engine for a problem that it does not decline."""
-        metric = _metric_of(problem.scoring.scorer)
-        assert metric is not None, "declined problems have no engine"
+        criterion = problem.scoring.criterion
+        metric = _metric_of(problem.scoring.scorer) or METRICS[0]
+        model = linear_model(problem.estimator)
+        assert isinstance(model, LinearModel), "declined problems have no engine"
         return cls(
             metric=metric,
-            model=_model_of(problem.estimator),
+            model=model,
             n_columns=problem.table.n_columns,
-            columns=tuple(columns[0] for columns in problem.features),
+            columns=problem.features,
             out_of_reach=None
             if search.floating
             else ("inactive" if search.direction == "backward" else "active"),
+            criterion=None if criterion is None else (criterion, _row_facts(problem, model)),
+        )
+
+    @staticmethod
+    def cost(problem: Problem, search: Search, executor: Executor) -> Cost:
+        """Count two matrices a fold, and a third while they are made; see `Engine.cost`."""
+        n_folds, p = problem.folds.n_folds, problem.table.n_columns
+        n_passes = len(problem.folds.layers) * len(_weightings(problem))
+        sizes = range(min(search.target_size, p), p + 1)
+        sweeps = n_folds * sum(6.0 * m * m for m in sizes)
+        moments = 2.0 * problem.table.n_rows * p * p * n_passes
+        return Cost(
+            n_pieces=n_folds,
+            # On a cluster the first two exist twice: as made, and as carried on.
+            piece_bytes=(3 if executor.in_process else 4) * 8 * p * p,
+            everywhere_bytes=0,
+            operations=moments + n_folds * 5.0 * p**3 + sweeps,
+            what=f"the moments of {n_folds} folds",
+            remedy="use more workers or memory, fewer folds or fewer columns",
         )
 
     def prepare(
@@ -144,20 +155,35 @@ class MomentsEngine:
         workers = _fold_workers(shards, problem.folds.n_folds, executor.n_workers)
         executor.progress.expect("dagsel_fold", problem.folds.n_folds)
         starts: list[Handle] = []
-        sums = submit_moments(problem, executor, fit_intercept=self.model.fit_intercept)
-        for layer, atoms in zip(problem.folds.layers, sums, strict=True):
-            whole = executor.submit(sum_moments, list(atoms), label="dagsel_sum")
+        fit, score, plain = _roles(problem, self.model)
+        shift, sums = submit_moments(
+            problem,
+            executor,
+            centred=(self.model.centres_features, self.model.fit_intercept),
+            weightings=_weightings(problem),
+        )
+        for number, layer in enumerate(problem.folds.layers):
+            atoms = [weighting[number] for weighting in sums]
+            wholes = {
+                role: executor.submit(sum_moments, list(atoms[role]), label="dagsel_sum")
+                for role in {fit, fit if plain is None else plain}
+            }
             recipes = [_recipe(layer, fold) for fold in layer.folds]
             for position, (fold, recipe) in enumerate(zip(layer.folds, recipes, strict=True)):
+                training, unweighted = (
+                    None if role is None else _training(recipe, wholes[role], atoms[role])
+                    for role in (fit, plain)
+                )
                 starts.append(
                     executor.submit(
                         start_fold,
                         self.model,
                         facts[fold],
                         columns,
-                        whole if recipe.by_difference else None,
-                        [atoms[atom] for atom in recipe.parts],
-                        [atoms[atom] for atom in recipe.test],
+                        shift,
+                        training,
+                        [atoms[score][atom] for atom in recipe.test],
+                        unweighted,
                         label="dagsel_fold",
                         worker=workers[fold],
                     )
@@ -165,49 +191,60 @@ class MomentsEngine:
                 # Let go of moments that no later fold needs: they are as large as the tableaux.
                 later = {atom for each in recipes[position + 1 :] for atom in each.atoms}
                 for atom in recipe.atoms - later:
-                    atoms[atom] = None
+                    for each in atoms:
+                        each[atom] = None
         return [starts[run.start : run.stop] for run in shards]
 
     def open(self, resident: Sequence[FoldStart]) -> MomentsState:
         """Stack the folds' tableaux and go to the starting subset."""
+        # Folds of full rank are either swept on all columns, or on none; so are the others.
         first = resident[0]
-        xp = namespace(first.tableau.pivots)
-        tableau = stack_folds(xp, [start.tableau for start in resident])
         active = np.full(self.n_columns, first.full)
+        facts = [start.facts for start in resident]
         state = MomentsState(
-            tableau=with_room(xp, tableau, min(_PENDING, max(1, 2 * self.n_columns))),
-            positions=np.arange(self.n_columns),
+            parts=make_parts(resident, self.n_columns, self.model.cutoff),
             active=active,
-            n_test=np.array([start.facts.n_test for start in resident], dtype=np.float64),
-            variation=np.stack([start.facts.variation for start in resident]),
+            n_test=np.array([each.n_test for each in facts], dtype=np.float64),
+            weight=np.array([each.weight for each in facts], dtype=np.float64),
+            variation=np.stack([each.variation for each in facts]),
             spread=np.stack([start.spread for start in resident]),
             growth=np.stack([start.growth for start in resident]),
+            by_criterion=self._criterion_facts(first),
         )
         there = np.zeros_like(active)
         there[list(first.columns)] = True
         return self._toggled(state, there)
 
+    def _criterion_facts(self, start: FoldStart) -> CriterionFacts | None:
+        """Return what the criterion needs; its only fold has all rows on both sides."""
+        if self.criterion is None:
+            return None
+        criterion, rows = self.criterion
+        everything = start.everything
+        if criterion.name == "mallows_cp":
+            rows = with_full_model(rows, everything, float(start.spread[0]), float(start.growth[0]))
+        return CriterionFacts(
+            criterion, rows, everything.constant, everything.inflation, float(start.spread[0])
+        )
+
     def moved(self, state: MomentsState, subset: tuple[int, ...]) -> MomentsState | None:
         """Toggle what differs; see `Engine.moved`."""
         wanted = np.zeros_like(state.active)
-        wanted[[self.columns[feature] for feature in subset]] = True
-        if np.any(state.positions[wanted != state.active] < 0):
+        wanted[[column for feature in subset for column in self.columns[feature]]] = True
+        changed = wanted != state.active
+        if any(np.any(part.positions[changed] < 0) for part in state.parts):
             return None
         return self._toggled(state, wanted)
 
     def _toggled(self, state: MomentsState, wanted: NDArray[np.bool_]) -> MomentsState:
         for column in np.flatnonzero(wanted != state.active):
-            state = self._toggle(state, int(column), wanted)
+            was_active = bool(state.active[column])
+            active = state.active.copy()
+            active[column] = not was_active
+            gone = self._gone(active, wanted)
+            parts = tuple(toggled(part, int(column), was_active, gone) for part in state.parts)
+            state = replace(state, parts=parts, active=active)
         return state
-
-    def _toggle(self, state: MomentsState, column: int, wanted: NDArray[np.bool_]) -> MomentsState:
-        xp = namespace(state.tableau.pivots)
-        was_active = bool(state.active[column])
-        tableau = toggle(xp, state.tableau, int(state.positions[column]), was_active)
-        active = state.active.copy()
-        active[column] = not was_active
-        state = replace(state, tableau=tableau, active=active)
-        return state if tableau.room else _tidied(xp, state, self._gone(active, wanted))
 
     def _gone(self, active: NDArray[np.bool_], wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return which columns the search cannot toggle again, on its way to `wanted` included."""
@@ -217,21 +254,31 @@ class MomentsEngine:
 
     def score(self, state: MomentsState, request: Request) -> ScoreTable:
         """Score from diagonals and target columns; see `Engine.score`."""
-        xp = namespace(state.tableau.pivots)
-        if request.candidates:
-            columns = [self.columns[feature] for feature in request.candidates]
-            positions = state.positions[columns]
-            if np.any(positions < 0):
-                msg = "a candidate is no longer in the tableau"
-                raise RuntimeError(msg)
-            errors = to_host(toggled_errors(xp, state.tableau))[:, positions, :]
-        else:
-            errors = np.maximum(to_host(state.tableau.errors), 0.0)[:, None, :]
-        rounding = self._certify(state, errors)
-        scores = score_from_errors(np, self.metric, errors, state.n_test, state.variation)
-        return ScoreTable(scores.T, rounding)
+        candidates = [self.columns[feature] for feature in request.candidates]
+        if state.by_criterion is not None:
+            growth_there = float(state.growth[0, 0])
+            return score_by_criterion(
+                state.by_criterion, state.parts[0], candidates, state.active, growth_there
+            )
+        n_targets = state.spread.shape[1]
+        errors = np.empty((len(state.n_test), request.n_rows, n_targets))
+        growth = state.growth.copy()
+        for part in state.parts:
+            found = part_errors(part, candidates, state.active)
+            errors[list(part.folds)] = found.errors
+            growth[list(part.folds)] *= found.growth
+        rounding = self._certify(state, errors, growth)
+        return ScoreTable(self._scores(state, errors).T, rounding)
 
-    def _certify(self, state: MomentsState, errors: NDArray[np.float64]) -> float:
+    def _scores(self, state: MomentsState, errors: NDArray[np.float64]) -> NDArray[np.float64]:
+        scores: NDArray[np.float64] = score_from_errors(
+            np, self.metric, errors, state.n_test, state.variation, state.weight
+        )
+        return scores
+
+    def _certify(
+        self, state: MomentsState, errors: NDArray[np.float64], growth: NDArray[np.float64]
+    ) -> float:
         """Return the rounding that mean scores can have, or raise NotCertifiedError."""
         if not np.all(np.isfinite(errors)):
             msg = "a sum of squared errors is not finite"
@@ -239,14 +286,11 @@ class MomentsEngine:
         smallest = np.min(errors, axis=1)  # (K, T): of the candidates that can win
         # The model's error e enters as 2 e'δe with δe from conditioning; and where the model fits
         # closely the sum of squares is a small difference of large sums. Factors as measured.
-        conditioning = 4 * state.growth * np.sqrt(state.spread) * np.sqrt(smallest)
+        conditioning = 4 * growth * np.sqrt(state.spread) * np.sqrt(smallest)
         closeness = 10 * state.spread
         doubt = TINY + EPSILON * (conditioning + closeness)
         scores, doubtful = (
-            score_from_errors(np, self.metric, sums[:, None, :], state.n_test, state.variation)[
-                :, 0
-            ]
-            for sums in (smallest, smallest + doubt)
+            self._scores(state, sums[:, None, :])[:, 0] for sums in (smallest, smallest + doubt)
         )
         change = np.abs(doubtful - scores)
         # Not `>`: what is not a number is not certain.
@@ -278,19 +322,6 @@ def _explain_doubt(conditioning: bool) -> str:
     )
 
 
-def _tidied(xp: Any, state: MomentsState, gone: NDArray[np.bool_]) -> MomentsState:
-    """Apply the pending changes, and let go of columns that are gone."""
-    present = np.flatnonzero(state.positions >= 0)
-    order = present[np.argsort(state.positions[present])]
-    kept = order[~gone[order]]
-    if len(kept) in (0, len(order)):
-        return replace(state, tableau=apply_pending(xp, state.tableau))
-    keep = to_device_of(state.tableau.pivots, state.positions[kept])
-    positions = np.full_like(state.positions, -1)
-    positions[kept] = np.arange(len(kept))
-    return replace(state, tableau=apply_pending(xp, state.tableau, keep), positions=positions)
-
-
 class _Recipe(NamedTuple):
     """How a fold's moments are made from atoms."""
 
@@ -310,15 +341,58 @@ def _recipe(layer: Layer, fold: int) -> _Recipe:
     return _Recipe(by_difference, others if by_difference else train, layer.test_atoms(fold))
 
 
+def _training(recipe: _Recipe, whole: Handle, atoms: Sequence[Handle]) -> list[Any]:
+    """Return the fields of a fold's `TrainingSums`."""
+    return [whole if recipe.by_difference else None, [atoms[atom] for atom in recipe.parts]]
+
+
+def _weightings(problem: Problem) -> list[NDArray[np.float64] | None]:
+    """Return the weights for which moments are summed; equal ones once, `None` for no weights."""
+    fit, score = problem.sample_weight, problem.score_weight
+    found = [fit]
+    if not _same_weights(fit, score):
+        found.append(score)
+    model = linear_model(problem.estimator)
+    scales = isinstance(model, LinearModel) and model.standardise is not None
+    if scales and all(each is not None for each in found):
+        found.append(None)
+    return found
+
+
+def _roles(problem: Problem, model: LinearModel) -> tuple[int, int, int | None]:
+    """Return which weighting fits, which scores, and which the scaler takes if not the first."""
+    weightings = _weightings(problem)
+    score = 0 if _same_weights(problem.sample_weight, problem.score_weight) else 1
+    if model.standardise is None or weightings[0] is None:
+        return 0, score, None
+    return 0, score, next(i for i, each in enumerate(weightings) if each is None)
+
+
+def _same_weights(one: NDArray[np.float64] | None, other: NDArray[np.float64] | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return bool(np.array_equal(one, other))
+
+
+def _row_facts(problem: Problem, model: LinearModel) -> RowFacts:
+    target = np.asarray(problem.table.target, dtype=np.float64).reshape(-1)
+    facts, _ = row_facts(target, problem.sample_weight, fit_intercept=model.fit_intercept)
+    return facts
+
+
 def _fold_facts(problem: Problem) -> list[FoldFacts]:
     target = np.asarray(problem.table.target, dtype=np.float64)
     target = target.reshape(len(target), -1)
     facts = []
     for fold, (_, test) in enumerate(problem.folds):
         rows = target[test]
+        weight = None if problem.score_weight is None else problem.score_weight[test]
         # The same operations as scikit-learn's r2_score, so that a constant target is exactly 0.
-        variation = np.sum((rows - np.average(rows, axis=0)) ** 2, axis=0)
-        facts.append(FoldFacts(fold, len(rows), variation))
+        deviations = (rows - np.average(rows, axis=0, weights=weight)) ** 2
+        if weight is not None:
+            deviations *= weight[:, None]
+        total = float(len(rows) if weight is None else np.sum(weight))
+        facts.append(FoldFacts(fold, len(rows), total, np.sum(deviations, axis=0)))
     return facts
 
 
@@ -329,42 +403,37 @@ def _fold_workers(shards: Sequence[range], n_folds: int, n_workers: int) -> list
     return [shard % n_workers for shard, run in enumerate(shards) for _ in run]
 
 
-def _declines_estimator(problem: Problem) -> str | None:
-    estimator = problem.estimator
-    if type(estimator) not in (LinearRegression, Ridge):
-        return f"{type(estimator).__name__} is not LinearRegression or Ridge"
-    if estimator.positive:
-        return "positive=True is not a linear solve"
-    if isinstance(estimator, Ridge):
-        if estimator.solver not in ("auto", "cholesky", "svd"):
-            return f"Ridge(solver={estimator.solver!r}) is iterative, its scores are approximate"
-        alpha = np.ravel(estimator.alpha)
-        if len(alpha) != 1 or not alpha[0] > 0:
-            return "Ridge with several or zero penalties"
-    if _metric_of(problem.scoring.scorer) is None:
+def _declines_model(problem: Problem) -> str | None:
+    model = linear_model(problem.estimator)
+    if isinstance(model, str):
+        return model
+    if model.classifier:
+        return "classes are predicted, and squared errors do not count"
+    if problem.scoring.criterion is None and _metric_of(problem.scoring.scorer) is None:
         return f"scoring {problem.scoring.name!r} is not a function of the squared error"
     return None
 
 
 def _declines_data(problem: Problem) -> str | None:
-    if problem.fit_params:
-        return "parameters are passed to fit"
-    if any(len(columns) != 1 for columns in problem.features):
-        return "features are groups of several columns"
     if problem.table.target.dtype.kind not in "fiub":
         return "the target is not numeric"
     if problem.folds.has_repeats:
         return "a fold has a row more than once"
+    weight = problem.score_weight
+    if weight is not None and not all(np.any(weight[test] > 0) for _, test in problem.folds):
+        return "all test rows of a fold have the weight 0"
     return None
 
 
 def _too_few_rows(problem: Problem) -> str | None:
-    estimator = problem.estimator
-    if not isinstance(estimator, LinearRegression):
-        return None
+    model = linear_model(problem.estimator)
+    assert isinstance(model, LinearModel), "declined before"
     sizes = problem.folds.train_sizes
+    if problem.sample_weight is not None:
+        counted = problem.sample_weight > 0
+        sizes = np.array([np.count_nonzero(counted[train]) for train, _ in problem.folds])
     fold = int(np.argmin(sizes))
-    if sizes[fold] - estimator.fit_intercept >= problem.table.n_columns:
+    if model.penalty or sizes[fold] - model.fit_intercept >= problem.table.n_columns:
         return None
     return (
         f"fold {fold} has {sizes[fold]} training rows for {problem.table.n_columns} columns, so "
@@ -383,12 +452,3 @@ def _same_scorer(one: Any, other: Any) -> bool:
     return type(one) is type(other) and all(
         getattr(one, name, None) == getattr(other, name, None) for name in names
     )
-
-
-def _model_of(estimator: LinearRegression | Ridge) -> LeastSquares:
-    intercept = bool(estimator.fit_intercept)
-    if isinstance(estimator, Ridge):
-        return LeastSquares(intercept, penalty=float(np.ravel(estimator.alpha)[0]))
-    # Handed to `scipy.linalg.lstsq`. Before scikit-learn 1.7 there was no `tol`, and LAPACK's
-    # default was used.
-    return LeastSquares(intercept, cutoff=float(getattr(estimator, "tol", EPSILON)))

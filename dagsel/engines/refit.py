@@ -14,10 +14,11 @@ from sklearn.utils import _safe_indexing
 
 from dagsel.data.blocks import Block
 from dagsel.data.folds import Fold, Folds
-from dagsel.engines.base import Axis, Executor, Handle, Problem, ScoreTable
-from dagsel.search import Request
+from dagsel.engines.base import Axis, Cost, Executor, Handle, Problem, ScoreTable
+from dagsel.engines.criterion_refits import CriterionRefits, Fitted
+from dagsel.search import Request, Search
 
-__all__ = ["RefitData", "RefitEngine"]
+__all__ = ["RefitData", "RefitEngine", "tie_width"]
 
 # Refits of subsets that are equal in exact arithmetic (one of two duplicate columns left out, say)
 # differ by rounding. Mean scores this near each other, relatively, are a tie.
@@ -46,6 +47,10 @@ class RefitData:
         See `Problem`.
     clone_estimator : bool
         See `Problem`.
+    score_params : mapping
+        See `Problem`.
+    by_criterion : CriterionRefits or None
+        Scores fits to all rows, where there is a criterion in place of a scorer.
     """
 
     features: Any
@@ -57,6 +62,8 @@ class RefitData:
     names: tuple[Hashable, ...] | None
     fit_params: Mapping[str, Any]
     clone_estimator: bool
+    score_params: Mapping[str, Any]
+    by_criterion: CriterionRefits | None = None
 
     def __sizeof__(self) -> int:
         """Return the bytes of the rows: by it Dask places tasks and watches memory."""
@@ -78,6 +85,37 @@ class RefitEngine:
 
     name: ClassVar[str] = "refit"
     axis: ClassVar[Axis] = "candidates"
+    summary: ClassVar[str] = "candidates are scored by refits"
+
+    @staticmethod
+    def declines(problem: Problem) -> None:
+        """Decline nothing."""
+        del problem
+
+    @staticmethod
+    def refuses(problem: Problem) -> None:
+        """Refuse nothing."""
+        del problem
+
+    @classmethod
+    def for_problem(cls, problem: Problem, search: Search) -> RefitEngine:
+        """Make the engine; it is the same for every problem."""
+        del problem, search
+        return cls()
+
+    @staticmethod
+    def cost(problem: Problem, search: Search, executor: Executor) -> Cost:
+        """Count the whole table once for every worker; see `Engine.cost`."""
+        del search
+        there_already = executor.in_process and problem.table.native is not None
+        return Cost(
+            n_pieces=1,
+            piece_bytes=0,
+            everywhere_bytes=0 if there_already else problem.table.nbytes,
+            operations=float("nan"),
+            what="refits have the whole table in the memory of every worker, and",
+            remedy="use workers with more memory, or fewer rows or columns",
+        )
 
     def prepare(
         self, problem: Problem, executor: Executor, subset: tuple[int, ...], n_shards: int
@@ -105,6 +143,8 @@ class RefitEngine:
 
         A fit or a score that raises counts as NaN; where it was and why is kept of the first.
         """
+        if state.data.by_criterion is not None:
+            return _score_by_criterion(state.data, state.data.by_criterion, request)
         rows: list[list[float]] = []
         failures: list[str] = []
         candidates = request.candidates or (None,)
@@ -114,7 +154,7 @@ class RefitEngine:
             if failure is not None and not failures:
                 failures.append(f"{_variant(state.data, request, candidate)}, {failure}")
         table = np.array(rows, dtype=np.float64).reshape(request.n_rows, len(state.splits))
-        return ScoreTable(table, _tie_width(table), tuple(failures))
+        return ScoreTable(table, tie_width(table), tuple(failures))
 
 
 def problem_facts(problem: Problem) -> dict[str, Any]:
@@ -127,6 +167,8 @@ def problem_facts(problem: Problem) -> dict[str, Any]:
         "names": problem.table.names,
         "fit_params": dict(problem.fit_params),
         "clone_estimator": problem.clone_estimator,
+        "score_params": dict(problem.score_params),
+        "criterion": problem.scoring.criterion,
     }
 
 
@@ -135,7 +177,13 @@ def assemble(facts: dict[str, Any], blocks: Sequence[Block], payloads: Sequence[
     parts = [block.native(payload) for block, payload in zip(blocks, payloads, strict=True)]
     features = concatenated([part[0] for part in parts])
     target = concatenated([part[1] for part in parts])
-    return RefitData(features=features, target=target, **facts)
+    rest = {name: value for name, value in facts.items() if name != "criterion"}
+    by_criterion = None
+    if facts["criterion"] is not None:
+        by_criterion = CriterionRefits.of(
+            facts["criterion"], facts["estimator"], features, target, facts["fit_params"]
+        )
+    return RefitData(features=features, target=target, by_criterion=by_criterion, **rest)
 
 
 def concatenated(parts: Sequence[Any]) -> Any:
@@ -179,9 +227,33 @@ def _fit_and_score(
 ) -> float:
     estimator = clone(data.estimator) if data.clone_estimator else data.estimator
     params = {key: _of_rows(value, train, data) for key, value in data.fit_params.items()}
+    in_score = {key: _of_rows(value, test, data) for key, value in data.score_params.items()}
     train_target, test_target = (_safe_indexing(data.target, rows) for rows in (train, test))
     estimator.fit(_safe_indexing(features, train), train_target, **params)
-    return float(data.scorer(estimator, _safe_indexing(features, test), test_target))
+    return float(data.scorer(estimator, _safe_indexing(features, test), test_target, **in_score))
+
+
+def _score_by_criterion(data: RefitData, refits: CriterionRefits, request: Request) -> ScoreTable:
+    """Score a request by fits to all rows."""
+
+    def fit(subset: tuple[int, ...]) -> Fitted:
+        columns = sorted(column for feature in subset for column in data.columns[feature])
+        return refits.fit(data.features, columns)
+
+    fits: list[Fitted | None] = []
+    failures: list[str] = []
+    candidates = request.candidates or (None,)
+    for candidate, subset in zip(candidates, request.variants(), strict=True):
+        try:
+            fits.append(fit(subset))
+        except Exception as error:
+            fits.append(None)
+            failures.append(f"{_variant(data, request, candidate)}: {_reason(error)}")
+    moved = refits.criterion.scores_moves and request.candidates
+    current = fit(request.subset) if moved else None
+    removal = bool(request.candidates) and request.candidates[0] in request.subset
+    scores, rounding = refits.scores(fits, current, removal=removal)
+    return ScoreTable(scores, rounding, tuple(failures[:1]))
 
 
 def _variant(data: RefitData, request: Request, candidate: int | None) -> str:
@@ -208,7 +280,8 @@ def _of_rows(value: Any, rows: NDArray[np.intp], data: RefitData) -> Any:
     return _safe_indexing(value, rows) if shape[:1] == (data.folds.n_rows,) else value
 
 
-def _tie_width(scores: NDArray[np.float64]) -> float:
+def tie_width(scores: NDArray[np.float64]) -> float:
+    """Return how near to the best mean score another counts as tied with it, for refits."""
     means = np.mean(scores, axis=1)
     if not np.any(np.isfinite(means)):
         return 0.0

@@ -18,7 +18,12 @@ METRICS: tuple[Metric, ...] = (
 
 
 def score_from_errors(
-    xp: Any, metric: Metric, errors: Array, n_rows: Array, variation: Array
+    xp: Any,
+    metric: Metric,
+    errors: Array,
+    n_rows: Array,
+    variation: Array,
+    weight: Array | None = None,
 ) -> Array:
     """Turn sums of squared test errors into scores, as scikit-learn's scorers would.
 
@@ -34,6 +39,8 @@ def score_from_errors(
         Test rows of each fold, as floating point numbers.
     variation : array of shape (K, T)
         Sum of squares of the test targets about their own mean, in each fold.
+    weight : array of shape (K,), optional
+        Sum of the test rows' weights, if they have any; the sums above are then weighted sums.
 
     Returns
     -------
@@ -45,10 +52,11 @@ def score_from_errors(
     R² follows `sklearn.metrics.r2_score` in its corner cases: fewer than two test rows give NaN;
     a constant test target gives 1 for no error and 0 otherwise.
     """
+    divisor = n_rows if weight is None else weight
     if metric == "neg_mean_squared_error":
-        return -xp.mean(errors, axis=2) / n_rows[:, None]
+        return -xp.mean(errors, axis=2) / divisor[:, None]
     if metric == "neg_root_mean_squared_error":
-        return -xp.mean(xp.sqrt(errors / n_rows[:, None, None]), axis=2)
+        return -xp.mean(xp.sqrt(errors / divisor[:, None, None]), axis=2)
     spread = variation[:, None, :]
     constant = spread == 0
     ratio = 1.0 - errors / xp.where(constant, xp.ones_like(spread), spread)

@@ -1,9 +1,9 @@
 """Sums of products over rows: everything that least squares needs to know about the data.
 
 The moments of some rows are their number, the sums of their columns and the sums of all products
-of two columns, with the target columns appended to the features. They add up over disjoint rows,
-so one pass over the data serves every fold: a fold's training moments are the sum over the atoms
-(rows that share their role in all folds) it trains on.
+of two columns, with the target columns appended to the features; rows may have weights. They add
+up over disjoint rows, so one pass over the data serves every fold: a fold's training moments are
+the sum over the atoms (rows that share their role in all folds) it trains on.
 
 Columns are shifted by a pilot mean before they are multiplied. The centred products do not depend
 on the shift, but their rounding does: without it, a column such as a year would lose most digits.
@@ -36,18 +36,26 @@ class Moments(NamedTuple):
     n_rows : int
         Number of rows.
     total : array of shape (p + T,)
-        Column sums.
+        Column sums, each row times its weight.
     cross : array of shape (p + T, p + T)
-        Sums of products of two columns; symmetric.
+        Sums of products of two columns, each row times its weight; symmetric.
+    weight : float
+        Sum of the rows' weights; their number where they have none.
     """
 
     n_rows: int
     total: Array
     cross: Array
+    weight: float
 
 
 def row_moments(
-    xp: Any, features: Array, targets: Array, shift: Array, before: Moments | None = None
+    xp: Any,
+    features: Array,
+    targets: Array,
+    shift: Array,
+    before: Moments | None = None,
+    weights: Array | None = None,
 ) -> Moments:
     """Compute the moments of rows in memory, or add them to others.
 
@@ -63,6 +71,8 @@ def row_moments(
         Subtracted from every row first.
     before : Moments, optional
         Of other rows, to add to; used up.
+    weights : array of shape (n,), optional
+        Weight of each row, not negative.
     """
     n_features = features.shape[1]
     rows = xp.empty(
@@ -71,13 +81,20 @@ def row_moments(
     rows[:, :n_features] = features
     rows[:, n_features:] = targets
     rows -= shift
+    weight = float(rows.shape[0])
+    total = xp.sum(rows, axis=0)
+    if weights is not None:
+        weight, total = float(xp.sum(weights)), xp.matmul(weights, rows)
+        rows *= xp.sqrt(weights)[:, None]
     # NumPy recognises A'A and computes one triangle only.
-    found = Moments(features.shape[0], xp.sum(rows, axis=0), xp.matmul(rows.T, rows))
+    found = Moments(rows.shape[0], total, xp.matmul(rows.T, rows), weight)
     if before is None:
         return found
     cross = before.cross
     cross += found.cross
-    return Moments(before.n_rows + found.n_rows, before.total + found.total, cross)
+    return Moments(
+        before.n_rows + found.n_rows, before.total + found.total, cross, before.weight + weight
+    )
 
 
 def add_moments(first: Moments | None, second: Moments | None) -> Moments | None:
@@ -85,7 +102,10 @@ def add_moments(first: Moments | None, second: Moments | None) -> Moments | None
     if first is None or second is None:
         return second if first is None else first
     return Moments(
-        first.n_rows + second.n_rows, first.total + second.total, first.cross + second.cross
+        first.n_rows + second.n_rows,
+        first.total + second.total,
+        first.cross + second.cross,
+        first.weight + second.weight,
     )
 
 
@@ -96,13 +116,18 @@ def sum_moments(parts: Sequence[Moments | None]) -> Moments | None:
 
 def subtract_moments(whole: Moments, part: Moments) -> Moments:
     """Return the moments of the rows of `whole` that are not in `part`."""
-    return Moments(whole.n_rows - part.n_rows, whole.total - part.total, whole.cross - part.cross)
+    return Moments(
+        whole.n_rows - part.n_rows,
+        whole.total - part.total,
+        whole.cross - part.cross,
+        whole.weight - part.weight,
+    )
 
 
 def centred(moments: Moments, mean: Array, *, overwrite: bool = False) -> Array:
     """Return the sums of products of the columns, each taken about `mean`.
 
-    With C the products, s the sums and n the number of rows about the old origin, the products
+    With C the products, s the sums and n the weight of the rows about the old origin, the products
     about m are C − s m' − m s' + n m m'.
 
     Parameters
@@ -121,7 +146,7 @@ def centred(moments: Moments, mean: Array, *, overwrite: bool = False) -> Array:
     """
     xp = namespace(moments.cross)
     # (s − n m/2) m' and its transpose add up to the correction.
-    half = moments.total - mean * (moments.n_rows / 2)
+    half = moments.total - mean * (moments.weight / 2)
     left, right = xp.stack([-half, -mean]), xp.stack([mean, half])
     return add_product(xp, moments.cross, left, right, overwrite=overwrite)
 

@@ -28,18 +28,23 @@ are all that scoring reads, are always up to date. All K folds of a tableau move
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from dagsel.backend import Array, add_product, cholesky_inverse, sandwich
 
 __all__ = [
     "Tableau",
     "apply_pending",
+    "current_rows",
     "empty_tableau",
     "full_tableau",
     "stack_folds",
+    "swept_tableau",
+    "swept_times",
+    "target_drift",
     "toggle",
     "toggled_errors",
+    "toggled_group_errors",
     "with_room",
 ]
 
@@ -128,19 +133,20 @@ def full_tableau(
     residual_targets = xp.matmul(inverse, test_targets - predicted)
     errors = targets + xp.sum(coefficients * (predicted - 2 * test_targets), axis=0)
     inverse *= -1
-    return _single(xp, inverse, gram, coefficients, residual_targets, errors)
+    return swept_tableau(xp, inverse, gram, coefficients, residual_targets, errors)
 
 
 def empty_tableau(
     xp: Any, train: Array, train_targets: Array, test: Array, test_targets: Array, targets: Array
 ) -> Tableau:
     """Build the tableau of one fold with no active column; parameters as in `full_tableau`."""
-    return _single(xp, train, test, train_targets, test_targets, targets)
+    return swept_tableau(xp, train, test, train_targets, test_targets, targets)
 
 
-def _single(
+def swept_tableau(
     xp: Any, swept: Array, gram: Array, swept_targets: Array, gram_targets: Array, errors: Array
 ) -> Tableau:
+    """Return the tableau of one fold from its parts; see `Tableau`, without the folds' axis."""
     no_room = xp.empty((1, 0, swept.shape[0]), dtype=swept.dtype, device=swept.device)
     return Tableau(
         swept=[swept],
@@ -188,6 +194,115 @@ def toggled_errors(xp: Any, tableau: Tableau) -> Array:
     change = gain * (gain * tableau.gram_diagonal[:, :, None] - 2 * tableau.gram_targets)
     errors = tableau.errors[:, None, :] + change
     return xp.where(errors < 0, xp.zeros_like(errors), errors)
+
+
+def toggled_group_errors(
+    xp: Any, tableau: Tableau, groups: Array, overlap: float = 1e-10
+) -> tuple[Array, Array]:
+    """Return the test errors after toggling each group of columns as one.
+
+    The block form of `toggled_errors`: with J a group, g = A_JJ⁻¹ A_Jy and the error
+    Q_yy − 2 g'Q_Jy + g'Q_JJ g.
+
+    Parameters
+    ----------
+    xp : namespace
+        Array API namespace of the tableau.
+    tableau : Tableau
+        With or without pending changes.
+    groups : array of int of shape (n_groups, size)
+        Positions; a group's columns are all active, or none is.
+    overlap : float
+        A group of which some column has less than this fraction of its pivot left after the
+        others have been toggled is reported as dependent.
+
+    Returns
+    -------
+    errors : array of shape (K, n_groups, T)
+        Sums of squared errors, not negative; meaningless for dependent groups.
+    dependent : array of bool of shape (K, n_groups)
+        Whether a group's columns are linearly dependent on each other, given the active ones.
+    """
+    errors, dependent = [], []
+    for fold in range(tableau.pivots.shape[0]):
+        blocks = _current_blocks(xp, tableau, fold, groups)
+        gains, alone = _block_gains(xp, blocks)
+        change = gains * (xp.matmul(blocks.gram, gains) - 2 * blocks.gram_targets)
+        errors.append(tableau.errors[fold, :] + xp.sum(change, axis=1))
+        dependent.append(~(alone > overlap))
+    found = xp.stack(errors)
+    return xp.where(found < 0, xp.zeros_like(found), found), xp.stack(dependent)
+
+
+class _Blocks(NamedTuple):
+    """Entries of A and Q within groups, for one fold; (n_groups, size, size) and (…, size, T)."""
+
+    swept: Array
+    gram: Array
+    swept_targets: Array
+    gram_targets: Array
+
+
+def _current_blocks(xp: Any, tableau: Tableau, fold: int, groups: Array) -> _Blocks:
+    n_groups, size = groups.shape
+    flat = xp.reshape(groups, (-1,))
+    m = tableau.n_columns
+    cells = xp.reshape(groups[:, :, None] * m + groups[:, None, :], (-1,))
+    shape = (n_groups, size, size)
+    swept, gram = (
+        xp.reshape(xp.take(xp.reshape(each[fold], (-1,)), cells), shape)
+        for each in (tableau.swept, tableau.gram)
+    )
+    if tableau.n_pending:
+        used = slice(0, tableau.n_pending)
+        u, z = (
+            xp.permute_dims(
+                xp.reshape(xp.take(each[fold, used, :], flat, axis=1), (-1, n_groups, size)),
+                (1, 0, 2),
+            )
+            for each in (tableau.pending_u, tableau.pending_z)
+        )
+        weighted = u * tableau.pending_pivots[fold, used][None, :, None]
+        swept = swept - xp.matmul(xp.matrix_transpose(weighted), u)
+        crossed = xp.matmul(xp.matrix_transpose(u), z)
+        gram = gram - crossed - xp.matrix_transpose(crossed)
+    on_diagonal = xp.eye(size, dtype=swept.dtype, device=swept.device)
+    pivots, gram_diagonal = (
+        xp.reshape(xp.take(each[fold, :], flat), (n_groups, size, 1))
+        for each in (tableau.pivots, tableau.gram_diagonal)
+    )
+    swept_targets, gram_targets = (
+        xp.reshape(xp.take(each[fold, :, :], flat, axis=0), (n_groups, size, -1))
+        for each in (tableau.swept_targets, tableau.gram_targets)
+    )
+    return _Blocks(
+        swept * (1 - on_diagonal) + pivots * on_diagonal,
+        gram * (1 - on_diagonal) + gram_diagonal * on_diagonal,
+        swept_targets,
+        gram_targets,
+    )
+
+
+def _block_gains(xp: Any, blocks: _Blocks) -> tuple[Array, Array]:
+    """Solve A_JJ g = A_Jy, scaled to a unit diagonal; also the least pivot left, of 1."""
+    size = blocks.swept.shape[1]
+    diagonal = xp.linalg.diagonal(blocks.swept)
+    sign = xp.where(diagonal < 0, -xp.ones_like(diagonal), xp.ones_like(diagonal))
+    length = xp.sqrt(xp.abs(diagonal))
+    scaled = blocks.swept * sign[:, :, None] / (length[:, :, None] * length[:, None, :])
+    # Gaussian elimination of all groups at once: pivots of a correlation matrix are what is left
+    # of a column's variance after the columns before it.
+    rows = xp.concat([scaled, blocks.swept_targets * (sign / length)[:, :, None]], axis=2)
+    alone = xp.ones_like(diagonal[:, 0])
+    for step in range(size):
+        pivot = rows[:, step, step]
+        alone = xp.where(pivot < alone, pivot, alone)
+        safe = xp.where(pivot > 0, pivot, xp.ones_like(pivot))
+        normal = rows[:, step, :] / safe[:, None]
+        factor = rows[:, :, step][:, :, None] * normal[:, None, :]
+        rows = rows - factor
+        rows[:, step, :] = normal
+    return rows[:, :, size:] / length[:, :, None], alone
 
 
 def with_room(xp: Any, tableau: Tableau, room: int) -> Tableau:
@@ -261,6 +376,83 @@ def _current_rows(xp: Any, tableau: Tableau, position: int) -> tuple[Array, Arra
     from_u = xp.matmul(weights, u)
     from_z = xp.matmul(u_here[:, None, :], z)
     return swept - from_u[:, 0, :], gram - from_u[:, 1, :] - from_z[:, 0, :]
+
+
+def current_rows(xp: Any, tableau: Tableau, fold: int, positions: Array) -> tuple[Array, Array]:
+    """Return rows of A and Q of one fold, with the pending changes and right diagonals.
+
+    Parameters
+    ----------
+    positions : array of int of shape (n,)
+        Which rows.
+
+    Returns
+    -------
+    tuple of arrays of shape (n, m)
+    """
+    swept = xp.take(tableau.swept[fold], positions, axis=0)
+    gram = xp.take(tableau.gram[fold], positions, axis=0)
+    if tableau.n_pending:
+        used = slice(0, tableau.n_pending)
+        u, z = tableau.pending_u[fold, used, :], tableau.pending_z[fold, used, :]
+        u_here = xp.matrix_transpose(xp.take(u, positions, axis=1))
+        z_here = xp.matrix_transpose(xp.take(z, positions, axis=1))
+        swept = swept - xp.matmul(u_here * tableau.pending_pivots[fold, used], u)
+        gram = gram - xp.matmul(u_here, z) - xp.matmul(z_here, u)
+    columns = xp.arange(swept.shape[1], dtype=positions.dtype, device=swept.device)
+    diagonal = columns[None, :] == positions[:, None]
+    return (
+        xp.where(diagonal, tableau.pivots[fold, :][None, :], swept),
+        xp.where(diagonal, tableau.gram_diagonal[fold, :][None, :], gram),
+    )
+
+
+def swept_times(xp: Any, tableau: Tableau, fold: int, vector: Array) -> Array:
+    """Return A v of one fold, with the pending changes and the right diagonal; shape (m,)."""
+    stale = xp.linalg.diagonal(tableau.swept[fold])
+    product = xp.matmul(tableau.swept[fold], vector)
+    if tableau.n_pending:
+        used = slice(0, tableau.n_pending)
+        u, pivots = tableau.pending_u[fold, used, :], tableau.pending_pivots[fold, used]
+        product = product - xp.matmul(pivots * xp.matmul(u, vector), u)
+        stale = stale - xp.matmul(pivots, u * u)
+    return product + (tableau.pivots[fold, :] - stale) * vector
+
+
+def target_drift(xp: Any, tableau: Tableau, products: Array) -> float:
+    """Return how far the target columns of A are from what A itself makes of the products.
+
+    The target columns are changed at every toggle, the matrix many toggles at a time, and each by
+    its own arithmetic: where rounding has built up in one of them they disagree.
+
+    Parameters
+    ----------
+    xp : namespace
+        Array API namespace of the tableau.
+    tableau : Tableau
+        Without pending changes, of columns of unit length.
+    products : array of shape (K, m, T)
+        Training products with the targets, b.
+
+    Returns
+    -------
+    float
+        The largest difference, relative to the largest entry of its target's column.
+    """
+    worst = 0.0
+    for fold in range(tableau.pivots.shape[0]):
+        held = tableau.swept_targets[fold, :, :]
+        active = (tableau.pivots[fold, :] < -0.5)[:, None]
+        on_active = xp.where(active, products[fold, :, :], xp.zeros_like(held))
+        product = xp.matmul(tableau.swept[fold], on_active)
+        # The diagonal in the matrix is stale.
+        stale = tableau.pivots[fold, :] - xp.linalg.diagonal(tableau.swept[fold])
+        product = product + stale[:, None] * on_active
+        rest = xp.where(active, -product, products[fold, :, :] - product)
+        size = xp.max(xp.abs(held), axis=0)
+        difference = xp.max(xp.abs(rest - held), axis=0)
+        worst = max(worst, float(xp.max(difference / xp.where(size > 0, size, size + 1))))
+    return worst
 
 
 def apply_pending(xp: Any, tableau: Tableau, keep: Array | None = None) -> Tableau:

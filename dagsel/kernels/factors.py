@@ -1,0 +1,663 @@
+"""One fold of least squares held as factors of its rows: any rank, any condition that can be had.
+
+Where the moments of the rows would lose digits or have no inverse, the rows themselves (or a
+triangular factor of them) still give every candidate's test residuals. Notation, for one fold:
+X are the training rows (centred, weighted), Y their targets, T and E the test rows and targets
+about the training means, S the active columns, W = (X_S'X_S)⁺ and N = I − X_S⁺X_S. Arrays are
+stored with a row for each column of X, so that a column is contiguous. They hold
+
+* `duals`, V: for an active l the column of (X_S⁺)', for an inactive one its residual on X_S;
+* `steps`, B: for an active l the test image T W e_l;
+* `images`, C: T (e_l − X_S⁺ x_l), for an active l the test image of N e_l;
+* `coefficients` β and test `residuals` e = E − T_S β_S.
+
+Toggling column j moves the test residuals by e + g_j z_j:
+
+    removal of an essential column (N_jj = 0)     z = B_j    g = β_j / W_jj
+    removal of a redundant one                    z = C_j    g = β_j / N_jj
+    addition of an independent one                z = C_j    g = −u_j'Y / ρ_j,  u = V_j, ρ = |u|²
+    addition of a dependent one                   z = C_j    g = −s'β_S / (1 + |s|²),  s = V_S'x_j
+
+The updates of V are those of Greville (1960) and Meyer (1973) for the pseudo-inverse of a matrix
+that gains or loses a column; those of B and C follow. So solutions are those of minimum norm, as
+LAPACK's least-squares drivers return them.
+
+Ridge needs no ranks. With fewer columns than rows it is least squares with √α I below the rows.
+With more, the "dual" mode holds V = K⁻¹X with K = X_S X_S' + α I, and C_l = T(e_l − X_S'V_l):
+memory stays that of the rows, and every toggle has the one form with pivot 1 ∓ v_j'x_j.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from dagsel.backend import Array, add_outer, is_numpy
+from dagsel.kernels.pseudo_inverse import PseudoInverse, null_diagonal
+
+__all__ = [
+    "DUAL",
+    "LEAST_SQUARES",
+    "Factors",
+    "columns_kept",
+    "dependence",
+    "dual_factors",
+    "is_independent",
+    "least_squares_factors",
+    "owned",
+    "present_growth",
+    "toggle",
+]
+
+Mode = Literal["least squares", "dual"]
+LEAST_SQUARES: Mode = "least squares"
+DUAL: Mode = "dual"
+
+_EPSILON = 2.0**-52
+# An inactive column whose residual is shorter than this part of it depends on the active ones.
+_DEPENDENT = 1e-10
+# Coefficients of a dependent column on the active ones are zero below this many times ε |v| |x|
+# and the growth of rounding errors, and unclear up to a thousand times that.
+_ZERO_COEFFICIENT = 100.0
+_UNCLEAR = 1e3
+# Where residuals have shrunk to less than this part of what they were, they are computed anew.
+_SHRUNK = 0.1
+# A null diagonal that was reduced to less than this part of itself is computed anew.
+_REDUCED = 1e-2
+
+
+@dataclass(frozen=True)
+class Factors:
+    """State of one fold over m columns, r training rows, q test rows and t targets.
+
+    Attributes
+    ----------
+    mode : {"least squares", "dual"}
+        See the module's text.
+    train : array of shape (m, r)
+        X'. Never written to.
+    targets : array of shape (r, t)
+        Y.
+    test : array of shape (m, q)
+        T'. Never written to.
+    test_targets : array of shape (q, t)
+        E.
+    duals, steps, images : array of shape (m, r), (m, q) and (m, q)
+        V', B' and C'. In dual mode `steps` has no rows.
+    coefficients : array of shape (m, t)
+        β, zero where a column is inactive.
+    residuals : array of shape (q, t)
+        e.
+    active : array of bool of shape (m,)
+        Which columns are in the model.
+    null : array of shape (m,)
+        Diagonal of N for active columns, exactly zero for those that are essential.
+    norms : array of shape (m,)
+        Squared norms of the rows of `duals`; in dual mode v_l'x_l.
+    squares : array of shape (m,)
+        Squared norms of the columns of X.
+    nullity : int
+        Number of active columns less their rank.
+    inverse_norm, norm : float
+        Upper bounds of the largest eigenvalues of W and of X_S'X_S.
+    growth : float
+        Largest norm, since the state was built, of the pseudo-inverse of the active columns
+        scaled to unit length: by it relative rounding errors grow.
+    size : array of shape (t,)
+        Largest norm of the residuals since the state was built.
+    unclear : bool
+        Whether it could not be told, at some point, if a column is essential.
+    complete : bool
+        Whether all columns of the model are among the m, and not just a group of them.
+    penalty : float
+        Of the dual mode; 0 otherwise.
+    """
+
+    mode: Mode
+    train: Array
+    targets: Array
+    test: Array
+    test_targets: Array
+    duals: Array
+    steps: Array
+    images: Array
+    coefficients: Array
+    residuals: Array
+    active: Array
+    null: Array
+    norms: Array
+    squares: Array
+    nullity: int
+    inverse_norm: float
+    norm: float
+    growth: float
+    size: Array
+    unclear: bool = False
+    complete: bool = True
+    penalty: float = 0.0
+
+    def __sizeof__(self) -> int:
+        """Return the bytes of the arrays: by it Dask places tasks and watches memory."""
+        return sum(int(a.size) * 8 for a in vars(self).values() if hasattr(a, "size"))
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns, m."""
+        return int(self.train.shape[0])
+
+
+_BY_COLUMN = (
+    "train",
+    "test",
+    "duals",
+    "steps",
+    "images",
+    "coefficients",
+    "active",
+    "null",
+    "norms",
+    "squares",
+)
+
+
+def least_squares_factors(
+    xp: Any,
+    train: Array,
+    targets: Array,
+    test: Array,
+    test_targets: Array,
+    chosen: Array,
+    inverse: PseudoInverse,
+) -> Factors:
+    """Build the state of a least-squares fold.
+
+    Parameters
+    ----------
+    xp : namespace
+        Array API namespace of the arrays.
+    train, targets, test, test_targets : array of shape (m, r), (r, t), (m, q) and (q, t)
+        X', Y, T' and E; kept by the state.
+    chosen : array of int of shape (k,)
+        The active columns.
+    inverse : PseudoInverse
+        Of ``train[chosen, :]``, see `dagsel.kernels.pseudo_inverse.pseudo_inverse`.
+    """
+    places = _Places.of(xp, train, chosen)
+    active_train, active_test = places.inside(train), places.inside(test)
+    duals = inverse.duals
+    beta = xp.matmul(duals, targets)
+    other_train = places.outside(train)
+    residual = other_train
+    for _ in range(2):  # once more for the digits that the first time leaves
+        residual = residual - xp.matmul(xp.matmul(residual, inverse.basis), inverse.basis.T)
+    spanned = xp.matmul(xp.matmul(other_train, duals.T), active_test)
+    redundant = _Places.of(xp, active_test, xp.nonzero(inverse.null > 0)[0])
+    kept = xp.matmul(xp.matmul(redundant.inside(active_train), duals.T), active_test)
+    null_images = redundant.merged(redundant.inside(active_test) - kept, None)
+    state = Factors(
+        mode=LEAST_SQUARES,
+        train=train,
+        targets=targets,
+        test=test,
+        test_targets=test_targets,
+        duals=places.merged(duals, residual),
+        steps=places.merged(xp.matmul(duals, xp.matmul(duals.T, active_test)), None),
+        images=places.merged(null_images, places.outside(test) - spanned),
+        coefficients=places.merged(beta, None),
+        residuals=test_targets - xp.matmul(active_test.T, beta),
+        active=places.mask,
+        null=places.merged(inverse.null, None),
+        norms=train[:, 0],
+        squares=xp.linalg.vecdot(train, train),
+        nullity=int(chosen.shape[0]) - inverse.rank,
+        inverse_norm=inverse.inverse_norm,
+        norm=inverse.norm,
+        growth=1.0,
+        size=xp.zeros_like(test_targets[0, :]),
+        unclear=inverse.unclear,
+    )
+    return _measured(xp, state)
+
+
+def dual_factors(
+    xp: Any,
+    train: Array,
+    targets: Array,
+    test: Array,
+    test_targets: Array,
+    chosen: Array,
+    penalty: float,
+) -> Factors:
+    """Build the state of a ridge fold in dual mode; parameters as in `least_squares_factors`."""
+    places = _Places.of(xp, train, chosen)
+    active_train, active_test = places.inside(train), places.inside(test)
+    kernel = xp.matmul(active_train.T, active_train)
+    kernel = kernel + penalty * xp.eye(train.shape[1], dtype=train.dtype, device=train.device)
+    duals = xp.linalg.solve(kernel, train.T)
+    # One step of refinement.
+    duals = (duals + xp.linalg.solve(kernel, train.T - xp.matmul(kernel, duals))).T
+    beta = xp.matmul(places.inside(duals), targets)
+    squares = xp.linalg.vecdot(train, train)
+    state = Factors(
+        mode=DUAL,
+        train=train,
+        targets=targets,
+        test=test,
+        test_targets=test_targets,
+        duals=owned(xp, duals),
+        steps=test[:0, :],
+        images=test - xp.matmul(duals, xp.matmul(active_train.T, active_test)),
+        coefficients=places.merged(beta, None),
+        residuals=test_targets - xp.matmul(active_test.T, beta),
+        active=places.mask,
+        null=xp.zeros_like(squares),
+        norms=squares,
+        squares=squares,
+        nullity=0,
+        inverse_norm=1 / penalty,
+        norm=float(xp.sum(places.inside(squares))),
+        growth=1.0,
+        size=xp.zeros_like(test_targets[0, :]),
+        penalty=penalty,
+    )
+    return _measured(xp, state)
+
+
+def owned(xp: Any, array: Array) -> Array:
+    """Return a copy in C order, which may be written to."""
+    return xp.array(array, order="C") if is_numpy(xp) else xp.asarray(array, copy=True)
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Some of m rows and the others. The array API has no assignment to index arrays."""
+
+    xp: Any
+    chosen: Array
+    others: Array
+    order: Array
+    mask: Array
+
+    @classmethod
+    def of(cls, xp: Any, like: Array, chosen: Array) -> _Places:
+        index = xp.arange(like.shape[0], device=like.device)
+        mask = _mask(xp, index, chosen)
+        others = xp.nonzero(~mask)[0]
+        return cls(xp, chosen, others, xp.argsort(xp.concat([chosen, others])), mask)
+
+    def inside(self, array: Array) -> Array:
+        return self.xp.take(array, self.chosen, axis=0)
+
+    def outside(self, array: Array) -> Array:
+        return self.xp.take(array, self.others, axis=0)
+
+    def merged(self, inside: Array, outside: Array | None) -> Array:
+        """Return rows at their places; zeros where none are given for the others."""
+        xp = self.xp
+        if outside is None:
+            shape = (self.others.shape[0], *inside.shape[1:])
+            outside = xp.zeros(shape, dtype=inside.dtype, device=inside.device)
+        return xp.take(xp.concat([inside, outside]), self.order, axis=0)
+
+
+def _mask(xp: Any, index: Array, chosen: Array) -> Array:
+    if not chosen.shape[0]:
+        return xp.zeros(index.shape, dtype=xp.bool, device=index.device)
+    sorted_ = xp.sort(chosen)
+    found = xp.searchsorted(sorted_, index)
+    found = xp.where(found < sorted_.shape[0], found, xp.zeros_like(found))
+    return xp.take(sorted_, found) == index
+
+
+def columns_kept(xp: Any, state: Factors, keep: Array, *, complete: bool = True) -> Factors:
+    """Return the state with the columns `keep` (array of int) alone, in that order.
+
+    Parameters
+    ----------
+    xp : namespace
+        Array API namespace of the state.
+    state : Factors
+        Not written to.
+    keep : array of int
+    complete : bool
+        Whether all active columns are kept. A group of columns without the other active ones can
+        be removed, one after the other, but a dependent column cannot be added to it.
+    """
+    names = [name for name in _BY_COLUMN if name != "steps" or state.mode == LEAST_SQUARES]
+    kept = {name: xp.take(getattr(state, name), keep, axis=0) for name in names}
+    return replace(state, complete=state.complete and complete, **kept)
+
+
+def is_independent(xp: Any, state: Factors) -> Array:
+    """Return which columns, if inactive, are independent of the active ones; shape (m,)."""
+    del xp
+    return state.norms > _DEPENDENT**2 * state.squares
+
+
+def toggle(
+    xp: Any,
+    state: Factors,
+    position: int,
+    *,
+    overwrite: bool = False,
+    keep_inactive: bool = True,
+) -> Factors:
+    """Toggle the column at `position`.
+
+    Parameters
+    ----------
+    xp : namespace
+        Array API namespace of the state.
+    state : Factors
+        Its `duals`, `steps` and `images` are written to if `overwrite`.
+    position : int
+        Which of the m columns.
+    overwrite : bool
+        Whether the state is no longer needed.
+    keep_inactive : bool
+        Whether inactive columns may be added again. If not, their rows are no longer meaningful.
+    """
+    if state.mode == DUAL:
+        return _toggle_dual(xp, state, position, overwrite)
+    if bool(state.active[position]):
+        if float(state.null[position]) > 0:
+            return _remove_redundant(xp, state, position, overwrite, keep_inactive)
+        return _remove_essential(xp, state, position, overwrite, keep_inactive)
+    independent = float(state.norms[position]) > _DEPENDENT**2 * float(state.squares[position])
+    add = _add_independent if independent else _add_dependent
+    return add(xp, state, position, overwrite)
+
+
+def _masks(xp: Any, state: Factors, position: int) -> tuple[Array, Array]:
+    """Return the active and the inactive columns but for one, as numbers."""
+    active = xp.astype(state.active, state.norms.dtype)
+    inactive = 1 - active
+    active[position] = 0.0
+    inactive[position] = 0.0
+    return active, inactive
+
+
+def _remove_essential(
+    xp: Any, state: Factors, j: int, overwrite: bool, keep_inactive: bool
+) -> Factors:
+    active, inactive = _masks(xp, state, j)
+    dual, step = state.duals[j, :] * 1.0, state.steps[j, :] * 1.0
+    size = float(xp.linalg.vecdot(dual, dual))
+    down = active * xp.matmul(state.duals, dual) / size
+    across = inactive * xp.matmul(state.train, dual) / size if keep_inactive else None
+    duals = add_outer(
+        xp, state.duals, -down if across is None else across - down, dual, overwrite=overwrite
+    )
+    steps = add_outer(xp, state.steps, -down, step, overwrite=overwrite)
+    images = _shifted(xp, state.images, across, step, overwrite)
+    duals[j, :], steps[j, :], images[j, :] = dual / size, 0.0 * step, step / size
+    beta = state.coefficients[j, :]
+    coefficients = state.coefficients - down[:, None] * beta[None, :]
+    coefficients[j, :] = 0.0 * beta
+    return _measured(
+        xp,
+        _with_active(xp, state, j, False),
+        duals=duals,
+        steps=steps,
+        images=images,
+        coefficients=coefficients,
+        residuals=state.residuals + step[:, None] * (beta / size)[None, :],
+    )
+
+
+def _shifted(xp: Any, matrix: Array, left: Array | None, right: Array, overwrite: bool) -> Array:
+    """Return `matrix + left right'`, or an array to write to that equals `matrix`."""
+    if left is not None:
+        return add_outer(xp, matrix, left, right, overwrite=overwrite)
+    return matrix if overwrite else owned(xp, matrix)
+
+
+def _remove_redundant(
+    xp: Any, state: Factors, j: int, overwrite: bool, keep_inactive: bool
+) -> Factors:
+    active, inactive = _masks(xp, state, j)
+    dual, step, image = (part[j, :] * 1.0 for part in (state.duals, state.steps, state.images))
+    null = float(state.null[j])
+    products = xp.matmul(state.train, dual)
+    # Essential columns have no part in the null space, whatever rounding says.
+    essential = xp.astype(state.null > 0, active.dtype)
+    along = active * essential * products / null
+    across = inactive * products / null if keep_inactive else None
+    size = float(xp.linalg.vecdot(dual, dual))
+    down = active * xp.matmul(state.duals, dual)
+    duals = add_outer(xp, state.duals, along, dual, overwrite=overwrite)
+    steps = add_outer(xp, state.steps, along, step, overwrite=overwrite)
+    steps = add_outer(xp, steps, -(down + along * size) / null, image, overwrite=True)
+    spread = along if across is None else along + across
+    images = add_outer(xp, state.images, spread, image, overwrite=overwrite)
+    duals[j, :], steps[j, :], images[j, :] = 0.0 * dual, 0.0 * step, image / null
+    beta = state.coefficients[j, :]
+    coefficients = state.coefficients + along[:, None] * beta[None, :]
+    coefficients[j, :] = 0.0 * beta
+    moved = replace(
+        _with_active(xp, state, j, False),
+        nullity=state.nullity - 1,
+        inverse_norm=state.inverse_norm + size / null,
+    )
+    reduced = state.null - along * along * null
+    reduced[j] = 0.0
+    moved = _with_null(xp, moved, duals, state.null, reduced)
+    return _measured(
+        xp,
+        moved,
+        duals=duals,
+        steps=steps,
+        images=images,
+        coefficients=coefficients,
+        residuals=state.residuals + image[:, None] * (beta / null)[None, :],
+    )
+
+
+def _with_null(xp: Any, state: Factors, duals: Array, before: Array, null: Array) -> Factors:
+    """Return the state with a reduced null diagonal, digits lost on the way computed anew."""
+    if not state.nullity:
+        return replace(state, null=xp.zeros_like(null))
+    lost = xp.nonzero(state.active & (before > 0) & (null < _REDUCED * before))[0]
+    if not lost.shape[0]:
+        return replace(state, null=null)
+    chosen = xp.nonzero(state.active)[0]
+    place = xp.searchsorted(chosen, lost)
+    exact, unclear = null_diagonal(
+        xp,
+        xp.take(state.train, chosen, axis=0),
+        xp.take(duals, chosen, axis=0),
+        place,
+        state.growth,
+    )
+    places = _Places.of(xp, null, lost)
+    null = places.merged(exact, places.outside(null))
+    return replace(state, null=null, unclear=state.unclear or unclear)
+
+
+def _add_independent(xp: Any, state: Factors, k: int, overwrite: bool) -> Factors:
+    active, inactive = _masks(xp, state, k)
+    column = state.train[k, :]
+    dual, image = state.duals[k, :] * 1.0, state.images[k, :] * 1.0
+    # What updates have left of the residual in the span of the active columns.
+    left = active * xp.matmul(state.duals, dual)
+    dual = dual - xp.matmul(state.train.T, left)
+    image = image - xp.matmul(state.test.T, left)
+    size = float(xp.linalg.vecdot(dual, dual))
+    onto = active * xp.matmul(state.duals, column)
+    across = inactive * xp.matmul(state.train, dual) / size
+    beta = xp.matmul(dual, state.targets) / size
+    duals = add_outer(xp, state.duals, -(onto / size + across), dual, overwrite=overwrite)
+    steps = add_outer(xp, state.steps, -onto / size, image, overwrite=overwrite)
+    images = add_outer(xp, state.images, -across, image, overwrite=overwrite)
+    duals[k, :], steps[k, :], images[k, :] = dual / size, image / size, 0.0 * image
+    coefficients = state.coefficients - onto[:, None] * beta[None, :]
+    coefficients[k, :] = beta
+    longer = (1 + float(xp.linalg.vecdot(onto, onto))) / size
+    moved = replace(
+        _with_active(xp, state, k, True),
+        inverse_norm=state.inverse_norm + longer,
+        norm=state.norm + float(state.squares[k]),
+    )
+    return _measured(
+        xp,
+        moved,
+        duals=duals,
+        steps=steps,
+        images=images,
+        coefficients=coefficients,
+        residuals=state.residuals - image[:, None] * beta[None, :],
+    )
+
+
+def dependence(xp: Any, state: Factors, rows: Array) -> tuple[Array, bool]:
+    """Return the coefficients X_S⁺x of dependent columns on the active ones.
+
+    Parameters
+    ----------
+    xp : namespace
+        Array API namespace of the state.
+    state : Factors
+    rows : array of shape (c, r)
+        The columns.
+
+    Returns
+    -------
+    array of shape (c, m)
+        Exactly zero where a coefficient is rounding, and where a column is inactive.
+    bool
+        Whether one of them may be or may not be rounding.
+    """
+    found = xp.matmul(rows, state.duals.T)
+    lengths = xp.linalg.vecdot(rows, rows)[:, None] * state.norms[None, :]
+    noise = _ZERO_COEFFICIENT * _EPSILON * state.growth * xp.sqrt(lengths)
+    size = xp.abs(found)
+    zero = ~state.active[None, :] | (size <= noise)
+    unclear = bool(xp.any(~zero & (size < _UNCLEAR * noise)))
+    return xp.where(zero, xp.zeros_like(found), found), unclear
+
+
+def _add_dependent(xp: Any, state: Factors, k: int, overwrite: bool) -> Factors:
+    active, inactive = _masks(xp, state, k)
+    onto, unclear = dependence(xp, state, state.train[k : k + 1, :])
+    onto = onto[0, :]
+    image = state.images[k, :] * 1.0
+    eta = 1 + float(xp.linalg.vecdot(onto, onto))
+    dual = xp.matmul(state.duals.T, onto) / eta
+    omega = active * eta * xp.matmul(state.duals, dual)
+    sigma = float(xp.linalg.vecdot(onto, omega))
+    step = xp.matmul(state.steps.T, onto)
+    beta = xp.matmul(onto, state.coefficients) / eta
+    steps = add_outer(xp, state.steps, -onto / eta, step, overwrite=overwrite)
+    mixed = (omega - onto * (sigma / eta)) / eta
+    steps = add_outer(xp, steps, mixed, image, overwrite=True)
+    duals = add_outer(xp, state.duals, -onto, dual, overwrite=overwrite)
+    spread = onto / eta + inactive * xp.matmul(state.train, dual)
+    images = add_outer(xp, state.images, -spread, image, overwrite=overwrite)
+    duals[k, :], images[k, :] = dual, image / eta
+    steps[k, :] = step / eta + image * (sigma / eta**2)
+    coefficients = state.coefficients - onto[:, None] * beta[None, :]
+    coefficients[k, :] = beta
+    null = state.null + onto * onto / eta
+    null[k] = 1 / eta
+    moved = replace(
+        _with_active(xp, state, k, True),
+        null=null,
+        nullity=state.nullity + 1,
+        norm=state.norm + float(state.squares[k]),
+        unclear=state.unclear or unclear,
+    )
+    return _measured(
+        xp,
+        moved,
+        duals=duals,
+        steps=steps,
+        images=images,
+        coefficients=coefficients,
+        residuals=state.residuals - image[:, None] * beta[None, :],
+    )
+
+
+def _toggle_dual(xp: Any, state: Factors, j: int, overwrite: bool) -> Factors:
+    removal = bool(state.active[j])
+    dual, image = state.duals[j, :] * 1.0, state.images[j, :] * 1.0
+    products = xp.matmul(state.train, dual)
+    pivot = 1 - float(products[j]) if removal else 1 + float(products[j])
+    change = products / pivot if removal else -products / pivot
+    duals = add_outer(xp, state.duals, change, dual, overwrite=overwrite)
+    images = add_outer(xp, state.images, change, image, overwrite=overwrite)
+    duals[j, :], images[j, :] = dual / pivot, image / pivot
+    active, _ = _masks(xp, state, j)
+    if removal:
+        beta = state.coefficients[j, :]
+        gain = beta / pivot
+        moved = replace(_with_active(xp, state, j, False))
+        own = 0.0 * beta
+    else:
+        gain = -xp.matmul(dual, state.targets) / pivot
+        moved = _with_active(xp, state, j, True)
+        moved = replace(moved, norm=state.norm + float(state.squares[j]))
+        own = -gain
+    # β_l + t_l β_j / n_j or β_l − t_l b: both are the products times the gain.
+    coefficients = state.coefficients + (active * products)[:, None] * gain[None, :]
+    coefficients[j, :] = own
+    return _measured(
+        xp,
+        moved,
+        duals=duals,
+        images=images,
+        coefficients=coefficients,
+        residuals=state.residuals + image[:, None] * gain[None, :],
+    )
+
+
+def _with_active(xp: Any, state: Factors, position: int, value: bool) -> Factors:
+    active = xp.asarray(state.active, copy=True)
+    active[position] = value
+    return replace(state, active=active)
+
+
+def _measured(xp: Any, state: Factors, **changed: Array) -> Factors:
+    """Return the state with its norms and bounds brought up to date."""
+    before = state.size
+    state = replace(state, **changed)
+    other = state.train if state.mode == DUAL else state.duals
+    norms = xp.linalg.vecdot(state.duals, other)
+    active = xp.astype(state.active, norms.dtype)
+    norm = min(state.norm, float(xp.sum(active * state.squares)))
+    if state.mode == DUAL:
+        # The condition number of K bounds the relative error of K⁻¹X. Its inverse's trace is known
+        # from that of the smoother K⁻¹X_S X_S'.
+        left = max(float(state.train.shape[1] - xp.sum(active * norms)), _EPSILON)
+        inverse_norm = (left + _EPSILON * state.train.shape[1]) / state.penalty
+        growth = 1 + norm * inverse_norm
+    else:
+        growth = float(xp.sum(active * state.squares * norms)) ** 0.5
+        inverse_norm = min(state.inverse_norm, float(xp.sum(active * norms)))
+    size = xp.sqrt(xp.sum(state.residuals * state.residuals, axis=0))
+    state = replace(
+        state,
+        norms=norms,
+        norm=norm,
+        inverse_norm=inverse_norm,
+        growth=max(state.growth, growth),
+        size=xp.where(before > size, before, size),
+    )
+    shrunk = state.complete and bool(xp.any(size < _SHRUNK * before))
+    return _with_new_residuals(xp, state) if shrunk else state
+
+
+def present_growth(xp: Any, state: Factors) -> float:
+    """Return the growth of rounding errors that the present columns would have if built anew."""
+    if state.mode == DUAL:
+        return 1 + state.norm * state.inverse_norm
+    active = xp.astype(state.active, state.norms.dtype)
+    return max(1.0, float(xp.sum(active * state.squares * state.norms)) ** 0.5)
+
+
+def _with_new_residuals(xp: Any, state: Factors) -> Factors:
+    """Return the state with coefficients and residuals free of what was larger before."""
+    beta = xp.matmul(state.duals, state.targets)
+    beta = xp.where(state.active[:, None], beta, xp.zeros_like(beta))
+    residuals = state.test_targets - xp.matmul(state.test.T, beta)
+    size = xp.sqrt(xp.sum(residuals * residuals, axis=0))
+    return replace(state, coefficients=beta, residuals=residuals, size=size)
