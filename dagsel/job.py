@@ -13,18 +13,22 @@ from sklearn.base import is_classifier
 from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.metrics import check_scoring, get_scorer
 
+from dagsel.criterion import INFERENCE_NOTE, Criterion, CriterionName
 from dagsel.data.arrays import split_blocks
 from dagsel.data.blocks import Table
 from dagsel.data.folds import draw_folds
 from dagsel.data.sources import open_table
 from dagsel.engines.base import Executor, Problem, Scoring
-from dagsel.exceptions import DagselWarning
+from dagsel.engines.linear_model import final_step, linear_model
+from dagsel.engines.registry import EngineName
+from dagsel.exceptions import DagselWarning, DataError
 from dagsel.executors.cluster import ClusterExecutor, active_client
 from dagsel.executors.local import LocalExecutor
 from dagsel.monitor import LogMonitor, Monitor, PrintMonitor
-from dagsel.plan import EngineName, Plan, make_plan
+from dagsel.plan import Plan, make_plan, refits_fit
 from dagsel.results import Selection
-from dagsel.scheduler import Decided, run_search
+from dagsel.scheduler import Decided, audit_rounds, run_search
+from dagsel.scorers import explain_unknown_scorer
 from dagsel.search import Search
 from dagsel.versions import versions
 
@@ -36,10 +40,15 @@ __all__ = [
     "choose_executor",
     "feature_columns",
     "monitor_for",
+    "open_job",
     "resolve_columns",
+    "resolve_criterion",
     "resolve_scoring",
     "runner",
 ]
+
+# An audit that finds more is a reason to warn.
+_AUDIT_PASSES = 1e-8
 
 
 @dataclass
@@ -56,6 +65,8 @@ class Job:
         Where tasks run.
     plan : Plan
         What will be done.
+    audit : int
+        How many decided rounds are scored again by refits at the end.
     selection : Selection
         Filled round by round, so that what was decided outlives any failure.
     """
@@ -64,6 +75,7 @@ class Job:
     search: Search
     executor: Executor
     plan: Plan
+    audit: int = 0
     selection: Selection = field(init=False)
 
     def __post_init__(self) -> None:
@@ -76,9 +88,12 @@ class Job:
             plan=str(self.plan),
             versions=dict(versions()),
         )
+        criterion = self.problem.scoring.criterion
+        if criterion is not None and criterion.scores_moves:
+            self.selection.notes.append(INFERENCE_NOTE)
 
-    def run(self, monitor: Monitor) -> Selection:
-        """Run the search to its end.
+    def run(self, monitor: Monitor, max_seconds: float | None = None) -> Selection:
+        """Run the search to its end, or until so many seconds have passed.
 
         Raises
         ------
@@ -95,17 +110,35 @@ class Job:
         if self.plan.warning is not None:
             notes.note(self.plan.warning)
             warnings.warn(self.plan.warning, DagselWarning, stacklevel=2)
-        run_search(
+        self.selection.stop_reason = run_search(
             self.problem,
             self.search,
             self.plan.engines,
             self.executor,
             record,
             notes,
-            n_shards=self.plan.n_shards,
+            shards=self.plan.shards,
+            max_seconds=max_seconds,
         )
         self.selection.complete = True
+        if self.audit:
+            self._audit(notes)
         return self.selection
+
+    def _audit(self, monitor: Monitor) -> None:
+        monitor.phase(f"auditing {self.audit} rounds")
+        found = audit_rounds(
+            self.problem,
+            self.selection.rounds,
+            self.audit,
+            self.executor,
+            monitor,
+            self.search,
+        )
+        self.selection.audit = found
+        monitor.note(str(found))
+        if found.overturned or not found.difference <= _AUDIT_PASSES:
+            warnings.warn(f"{found}. Use engine='refit'.", DagselWarning, stacklevel=3)
 
 
 @dataclass
@@ -145,6 +178,9 @@ def open_job(
     n_jobs: int | None = None,
     clone_estimator: bool = True,
     monitor: Monitor | None = None,
+    criterion: CriterionName | Criterion | None = None,
+    alpha: float = 0.05,
+    audit: int = 0,
 ) -> Job:
     """Turn a front door's parameters into a job.
 
@@ -172,7 +208,25 @@ def open_job(
         Whether refits fit clones, or the estimator itself, which they then do in this process.
     monitor : Monitor, optional
         Told how far the scan of files has come.
+    criterion : str or Criterion, optional
+        Scores fits to all rows in place of cross-validation; `cv` and `scoring` are then left at 5
+        and `None`.
+    alpha : float
+        Level of the test with the criterion "p_value".
+    audit : int
+        How many decided rounds to score again by refits.
+
+    Raises
+    ------
+    ValueError
+        For parameters that contradict each other.
     """
+    if isinstance(audit, bool) or audit != int(audit) or audit < 0:
+        msg = f"audit must be a number of rounds, 0 or more; got {audit!r}"
+        raise ValueError(msg)
+    chosen = None if criterion is None else resolve_criterion(criterion, alpha)
+    if chosen is not None:
+        _check_criterion(chosen, estimator, scoring, cv, groups, clone_estimator=clone_estimator)
     # One object cannot be fitted by several tasks at once.
     executor = choose_executor(client, n_jobs) if clone_estimator else LocalExecutor(1)
     if monitor is not None:
@@ -181,20 +235,32 @@ def open_job(
     if not executor.in_process:
         table = split_blocks(table, executor.n_workers)
     classifier = is_classifier(estimator)
+    if chosen is not None:
+        _check_target(table)
+        cv = "none"
     folds = draw_folds(cv, table.n_rows, table.target, groups, classifier=classifier)
     features = feature_columns(feature_groups, table)
     problem = Problem(
         table=table,
         folds=folds,
         estimator=estimator,
-        scoring=resolve_scoring(estimator, scoring),
+        scoring=resolve_scoring(estimator, scoring)
+        if chosen is None
+        else Scoring(chosen.name, _no_scorer, chosen),
         features=features,
         fit_params=dict(fit_params or {}),
+        score_params={} if chosen is None else _weights_in_scores(estimator, fit_params or {}),
         clone_estimator=clone_estimator,
     )
     search = make_search(table, features)
-    plan = make_plan(problem, search, executor, engine=engine, memory_per_worker=_memory(executor))
-    return Job(problem, search, executor, plan)
+    if chosen is not None and chosen.scores_moves:
+        _check_search_of_moves(search)
+    memory = _memory(executor)
+    plan = make_plan(problem, search, executor, engine=engine, memory_per_worker=memory)
+    if audit and not refits_fit(problem, search, executor, memory):
+        msg = f"audit={audit} scores rounds again by refits, and the table is too large for them"
+        raise ValueError(msg)
+    return Job(problem, search, executor, plan, audit)
 
 
 def choose_executor(client: Client | None, n_jobs: int | None) -> Executor:
@@ -253,11 +319,93 @@ def resolve_scoring(estimator: Any, scoring: Any) -> Scoring:
     if isinstance(scoring, (list, tuple, set, dict)):
         msg = f"scoring must be a single metric, by which features are chosen; got {scoring!r}"
         raise ValueError(msg)
+    unknown = explain_unknown_scorer(scoring) if isinstance(scoring, str) else None
+    if unknown is not None:
+        raise ValueError(unknown)
     scorer = check_scoring(estimator, scoring=scoring)
     if isinstance(scoring, str):
         return Scoring(scoring, scorer)
     name = "score" if scoring is None else getattr(scoring, "__name__", str(scoring))
     return Scoring(name, scorer)
+
+
+def resolve_criterion(criterion: CriterionName | Criterion, alpha: float) -> Criterion:
+    """Return the criterion of a name; one that is given ready-made has its own level."""
+    return criterion if isinstance(criterion, Criterion) else Criterion(criterion, alpha=alpha)
+
+
+def _no_scorer(*args: Any, **kwargs: Any) -> float:
+    """Stand where a scorer would be: nothing is scored on test rows."""
+    msg = "a criterion is no scorer: it needs a fit to all rows"
+    raise TypeError(msg)
+
+
+def _check_criterion(
+    criterion: Criterion,
+    estimator: Any,
+    scoring: Any,
+    cv: Any,
+    groups: Any,
+    *,
+    clone_estimator: bool,
+) -> None:
+    """Refuse what a criterion cannot be combined with."""
+    name = f"criterion={criterion.name!r}"
+    if scoring is not None:
+        msg = f"{name} takes the place of a metric: leave scoring at None; got {scoring!r}"
+        raise ValueError(msg)
+    if not (cv is None or (isinstance(cv, int) and cv == 5)) or groups is not None:
+        what = "cv at its default" if groups is None else "out groups"
+        msg = f"{name} takes the place of cross-validation: leave {what}"
+        raise ValueError(msg)
+    _, model = final_step(estimator)
+    if type(model) is not LinearRegression or isinstance(linear_model(estimator), str):
+        msg = (
+            f"{name} needs LinearRegression(positive=False), by itself or after a StandardScaler; "
+            f"got {estimator!r}. It counts the parameters of a least-squares fit, and a penalty, a "
+            "constraint or another model has no such number: use cross-validation (cv, scoring)"
+        )
+        raise ValueError(msg)
+    if not clone_estimator:
+        msg = f"{name} needs clones of the estimator: use clone_estimator=True"
+        raise ValueError(msg)
+
+
+def _check_search_of_moves(search: Search) -> None:
+    """Refuse searches that compare subsets, which have no p-value."""
+    odd = {
+        "floating=True": search.floating,
+        "step": search.step != 1,
+        "tol": search.tol is not None,
+        "patience": search.patience is not None,
+        "score_start=True": search.score_start,
+    }
+    clashes = [name for name, given in odd.items() if given]
+    if clashes:
+        msg = (
+            "a p-value belongs to the move of one feature and not to a subset, so that subsets "
+            f"cannot be compared by it: leave out {', '.join(clashes)}, or use a criterion such as "
+            "'bic'"
+        )
+        raise ValueError(msg)
+
+
+def _weights_in_scores(estimator: Any, fit_params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fit's weights as those of scores: a criterion sums the errors of the fit."""
+    prefix, _ = final_step(estimator)
+    weight = fit_params.get(f"{prefix}sample_weight")
+    return {} if weight is None else {"sample_weight": weight}
+
+
+def _check_target(table: Table) -> None:
+    """Refuse targets that have no residual sum of squares."""
+    target = np.asarray(table.target)
+    if target.ndim > 1 and target.shape[1] != 1:
+        msg = f"a criterion judges the fit of one target; got {target.shape[1]} of them"
+        raise DataError(msg)
+    if target.dtype.kind not in "fiub":
+        msg = f"a criterion needs a numeric target; got one of dtype {target.dtype}"
+        raise DataError(msg)
 
 
 def feature_columns(

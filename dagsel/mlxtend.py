@@ -22,10 +22,11 @@ from sklearn.base import MetaEstimatorMixin, clone
 from sklearn.exceptions import NotFittedError
 
 from dagsel.data.blocks import Table
+from dagsel.engines.registry import EngineName
 from dagsel.exceptions import DagselWarning
 from dagsel.job import Job, features_of_columns, open_job, resolve_columns, resolve_scoring
 from dagsel.monitor import LogMonitor
-from dagsel.plan import EngineName, Plan
+from dagsel.plan import Plan
 from dagsel.results import Round, Selection
 from dagsel.search import Search
 from dagsel.selector import HoldsClient
@@ -74,6 +75,9 @@ class SequentialFeatureSelector(MetaEstimatorMixin, HoldsClient):
         See `dagsel.SequentialFeatureSelector`.
     client : distributed.Client, optional
         Where to run. `None` is the active Dask client if there is one, and this process if not.
+    step, patience, max_seconds
+        See `dagsel.SequentialFeatureSelector`. `patience` is for a tuple, "best" and
+        "parsimonious".
 
     Attributes
     ----------
@@ -120,6 +124,9 @@ class SequentialFeatureSelector(MetaEstimatorMixin, HoldsClient):
         *,
         engine: EngineName = "auto",
         client: Client | None = None,
+        step: int | float = 1,
+        patience: int | None = None,
+        max_seconds: float | None = None,
     ) -> None:
         self.estimator = estimator
         self.k_features = k_features
@@ -136,6 +143,9 @@ class SequentialFeatureSelector(MetaEstimatorMixin, HoldsClient):
         self.tol = tol
         self.engine = engine
         self.client = client
+        self.step = step
+        self.patience = patience
+        self.max_seconds = max_seconds
 
     # Before any fit, as in mlxtend.
     fitted = False
@@ -214,7 +224,7 @@ class SequentialFeatureSelector(MetaEstimatorMixin, HoldsClient):
         job = self._open(X, y, groups, fit_params)
         self._start(job)
         try:
-            job.run(_Counter(self.verbose, job.search.target_size))
+            job.run(_Counter(self.verbose, job.search.target_size), self.max_seconds)
         except BaseException:
             # Whatever ends a run, Ctrl-C included: what was decided is kept and usable.
             self.interrupted_ = True
@@ -265,6 +275,13 @@ class SequentialFeatureSelector(MetaEstimatorMixin, HoldsClient):
         columns = resolve_columns(self.fixed_features, table, what="fixed_features")
         fixed = features_of_columns(columns, features, what="fixed_features")
         low, high = self._size_range(len(features), len(fixed))
+        if self.patience is not None and not isinstance(self.k_features, (tuple, str)):
+            msg = (
+                f"patience={self.patience!r} stops a search before it has reached the size asked "
+                f"for: use it with k_features='best', 'parsimonious' or a tuple, not "
+                f"{self.k_features!r}"
+            )
+            raise ValueError(msg)
         return Search(
             len(features),
             target_size=high if self.forward else low,
@@ -273,6 +290,9 @@ class SequentialFeatureSelector(MetaEstimatorMixin, HoldsClient):
             fixed=fixed,
             tie_rule="highest",
             tol=self.tol,
+            step=self.step,
+            patience=self.patience,
+            patience_from=low if self.forward else high,
             score_start=True,
         )
 
@@ -349,12 +369,21 @@ class SequentialFeatureSelector(MetaEstimatorMixin, HoldsClient):
         if not any(low <= size <= high for size in reached):
             last = selection.rounds[-1]
             why = "interrupted" if self.interrupted_ else f"stopped by tol={self.tol!r}"
+            if selection.stop_reason == "time":
+                why = f"stopped by max_seconds={self.max_seconds!r}"
             text = (
                 f"the search was {why} at {last.n_features} features; k_features="
                 f"{self.k_features!r} was not reached"
             )
             warnings.warn(text, DagselWarning, stacklevel=3)
             return last
+        if selection.stop_reason == "time":
+            text = (
+                f"the search was stopped by max_seconds={self.max_seconds!r} at "
+                f"{selection.rounds[-1].n_features} features; the best of the sizes until then is "
+                "taken"
+            )
+            warnings.warn(text, DagselWarning, stacklevel=3)
         if self.is_parsimonious:
             return selection.parsimonious(low, high)
         return selection.best(low, high, ties="smallest" if self.forward else "largest")

@@ -18,19 +18,31 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
+from dagsel.audit import Audit, audited_rounds, relative_difference
+from dagsel.contest import contenders, contest, resolved
 from dagsel.engines.base import Engine, Executor, Handle, Problem, ScoreTable
-from dagsel.exceptions import DagselError, DagselWarning, NotCertifiedError, ScoringError
+from dagsel.engines.refit import RefitEngine
+from dagsel.exceptions import (
+    DagselError,
+    DagselWarning,
+    DriftedError,
+    NotCertifiedError,
+    ScoringError,
+)
 from dagsel.monitor import Monitor
-from dagsel.search import Move, Request, Search
+from dagsel.rounds import Round
+from dagsel.search import Move, Request, Search, StopReason
 from dagsel.tasks import Played, StateKey, holds, play_rounds, score_request
 
-__all__ = ["Decided", "run_search"]
+__all__ = ["Decided", "audit_rounds", "run_search"]
 
 # Seconds of rounds in one task: long against a round trip, short against a user's patience.
 _TASK_SECONDS = 1.0
 # In process there is no round trip, only the wish to report.
 _REPORT_SECONDS = 0.25
 _MOST_ROUNDS = 4096
+# Candidates of a round that an audit refits.
+_AUDITED = 8
 # After so many losses of data in a row a session gives up.
 _MOST_LOSSES = 3
 
@@ -55,7 +67,11 @@ class Session:
     run: str = field(default_factory=lambda: uuid4().hex)
     seconds_per_round: float | None = None
     told_failures: bool = False
+    deadline: float | None = None  # of `perf_counter`
+    referee: Session | None = None  # refits, which decide rounds that the engine cannot
+    n_contests: int = 0
     _shards: list[Handle | None] | None = None
+    _refreshed_at: tuple[int, ...] | None = None
 
     def shards(self, subset: tuple[int, ...]) -> list[Handle | None]:
         """Return the resident data, prepared for a search that starts at `subset`."""
@@ -73,7 +89,36 @@ class Session:
     def play(self, search: Search) -> Played:
         """Play some rounds."""
         resident = self.shards(search.subset)
-        return self._play_there(search, resident) if self.travels else self._play_here(search)
+        if not self.travels:
+            return self._play_here(search)
+        played = self._play_there(search, resident)
+        if played.contested is not None:
+            self._decide(played, played.contested)
+        return played
+
+    def _decide(self, played: Played, table: ScoreTable) -> None:
+        """Have a contested round decided by refits of its contenders."""
+        began = perf_counter()
+        request = played.search.request()
+        assert request is not None, "a finished search has no contest"
+        table = self._refereed(request, table)
+        try:
+            move = played.search.answer(table.scores, table.rounding)
+        except ScoringError as error:
+            played.error = error
+            played.failures = table.failures
+            return
+        played.contested = None
+        if move is not None:
+            played.moves.append((move, perf_counter() - began))
+
+    def _refereed(self, request: Request, table: ScoreTable) -> ScoreTable:
+        """Return a round's scores with those of the contenders, if there are any, by refits."""
+        rows = contenders(table)
+        if self.referee is None or not len(rows):
+            return table
+        self.n_contests += 1
+        return resolved(table, rows, self.referee.score(contest(request, rows)))
 
     def play_through_losses(self, search: Search, monitor: Monitor) -> Played:
         """Play some rounds; if workers take data with them, send those again and go on.
@@ -108,14 +153,16 @@ class Session:
             search,
             n_requests,
             key,
+            self.referee is not None,
             label="dagsel_rounds",
             worker=0,
         )
         (played,) = self.executor.gather([task])
-        if not played.n_answered and played.refusal is None and played.error is None:
+        at_work = played.refusal is None and played.error is None and played.contested is None
+        if not played.n_answered and at_work:
             msg = "a task of rounds made no progress; was its run ended by somebody else?"
             raise RuntimeError(msg)
-        self.seconds_per_round = (perf_counter() - began) / n_requests
+        self.seconds_per_round = (perf_counter() - began) / max(1, played.n_answered)
         if self.executor.in_process:
             # The state now has what it needs of it. Keeping both would double the memory.
             resident[0] = None
@@ -123,32 +170,38 @@ class Session:
 
     def _n_requests(self) -> int:
         if self.seconds_per_round is None:
-            # The first task also opens the state; in process it must be short to report soon.
-            return 1 if self.executor.in_process else 16
+            # The first task also opens the state; in process it must be short to report soon. With
+            # a deadline it is there to measure.
+            return 1 if self.executor.in_process or self.deadline is not None else 16
         aim = _REPORT_SECONDS if self.executor.in_process else _TASK_SECONDS
+        if self.deadline is not None:
+            aim = min(aim, self.deadline - perf_counter())
         return max(1, min(_MOST_ROUNDS, round(aim / max(self.seconds_per_round, 1e-6))))
 
     def _play_here(self, search: Search) -> Played:
         began = perf_counter()
         played = Played(search, [])
-        request = search.request()
-        if request is None:
-            return played
-        try:
-            table = self._score(request)
-            move = search.answer(table.scores, table.rounding)
-        except NotCertifiedError as error:
-            played.refusal = str(error)
-        except ScoringError as error:
-            played.error = error
-            played.failures = table.failures
-        else:
-            played.failures = table.failures
+        while (request := search.request()) is not None:
+            try:
+                table = self._refereed(request, self.score(request))
+            except NotCertifiedError as error:
+                played.refusal = str(error)
+                played.drifted = isinstance(error, DriftedError)
+                break
+            played.failures = played.failures or table.failures
+            try:
+                move = search.answer(table.scores, table.rounding)
+            except ScoringError as error:
+                played.error = error
+                break
             if move is not None:
                 played.moves.append((move, perf_counter() - began))
+            if not search.mid_round:
+                break
         return played
 
-    def _score(self, request: Request) -> ScoreTable:
+    def score(self, request: Request) -> ScoreTable:
+        """Score one request, its candidates or folds divided between the workers."""
         resident = self.shards(request.subset)
         if self.engine.axis == "folds":
             calls: list[tuple[Any, ...]] = [
@@ -178,10 +231,21 @@ class Session:
         for start in range(0, n_candidates, size):
             yield Request(request.subset, request.candidates[start : start + size])
 
+    def refresh(self, subset: tuple[int, ...]) -> bool:
+        """Have states made anew from the rows; false if that was no help at this subset before."""
+        if self._refreshed_at == subset:
+            return False
+        self.close()
+        self.run = uuid4().hex
+        self._refreshed_at = subset
+        return True
+
     def close(self) -> None:
         """Drop what workers hold for this session."""
         self._shards = None
         self.executor.forget(self.run)
+        if self.referee is not None:
+            self.referee.close()
 
 
 def _across_folds(tables: Sequence[ScoreTable]) -> ScoreTable:
@@ -212,9 +276,10 @@ def run_search(
     record: Callable[[Decided, int], None],
     monitor: Monitor,
     *,
-    n_shards: int = 1,
-) -> None:
-    """Run a search to its end.
+    shards: Sequence[int] = (),
+    max_seconds: float | None = None,
+) -> StopReason | None:
+    """Run a search to its end, or until its time is up.
 
     Parameters
     ----------
@@ -230,30 +295,133 @@ def run_search(
         Called with every decided round, as soon as it is known, and the number of rounds left.
     monitor : Monitor
         Told about phases and changes of engine.
-    n_shards : int
-        How many shards an engine with the axis "folds" is divided into.
+    shards : sequence of int
+        How many shards each engine is divided into, if its axis is "folds"; one by default.
+    max_seconds : float, optional
+        No round is begun after so many seconds, except the first. Reading the rows counts.
+
+    Returns
+    -------
+    str or None
+        Why the search ended.
 
     Raises
     ------
     ScoringError
         A round in which no candidate has a score.
     """
+    deadline = None if max_seconds is None else perf_counter() + max_seconds
     for number, engine in enumerate(engines):
-        session = Session(engine, problem, executor, n_shards)
+        session = Session(
+            engine, problem, executor, shards[number] if shards else 1, deadline=deadline
+        )
+        if engine.name != engines[-1].name == "refit":
+            session.referee = Session(engines[-1], problem, executor, 1)
         try:
             refusal = None
             while not search.finished and refusal is None:
+                if deadline is not None and search.may_stop and perf_counter() >= deadline:
+                    search.stop("time")
+                    break
                 search, refusal = _play(session, search, record, monitor)
         finally:
             session.close()
+        if session.n_contests:
+            monitor.note(_explain_contests(session.n_contests, engine.name))
         if refusal is None:
-            return
+            break
         if number + 1 == len(engines):
             raise DagselError(_no_engine_left(engine.name, refusal))
-        end = "" if refusal.endswith("?") else "."
-        text = f"{refusal}{end} Candidates are scored by refits instead, which is slower."
-        monitor.note(text)
-        warnings.warn(text, DagselWarning, stacklevel=2)
+        _announce(refusal, engines[number + 1], monitor)
+    return search.stop_reason
+
+
+def audit_rounds(
+    problem: Problem,
+    rounds: Sequence[Round],
+    n_rounds: int,
+    executor: Executor,
+    monitor: Monitor,
+    search: Search,
+) -> Audit:
+    """Score decided rounds again by plain refits.
+
+    Of each the winner, the runner-up and a few more candidates: all of them would take as long as
+    what the fast engine avoids.
+
+    Parameters
+    ----------
+    problem : Problem
+        What was selected from.
+    rounds : sequence of Round
+        The path.
+    n_rounds : int
+        How many of them to audit.
+    executor : Executor
+        Where refits run.
+    monitor : Monitor
+        Told how far the audit has come.
+    search : Search
+        Which made them.
+    """
+    began = perf_counter()
+    chosen = audited_rounds(len(rounds), n_rounds)
+    session = Session(RefitEngine(), problem, executor, 1)
+    largest, n_refits, overturned = 0.0, 0, []
+    try:
+        for position, number in enumerate(chosen):
+            monitor.progress("rounds audited", position, len(chosen))
+            done = rounds[number]
+            request = _audit_request(done, rounds[number - 1] if number else None, search)
+            table = session.score(request)
+            n_refits += table.scores.size
+            winner = 0
+            if request.candidates:
+                winner = request.candidates.index(done.move.feature)
+                means = np.mean(table.scores, axis=1)
+                allowed = max(done.move.rounding, table.rounding)
+                if np.max(means) - means[winner] > allowed:
+                    overturned.append(number)
+            difference = relative_difference(done, table.scores[winner], problem.scoring.name)
+            largest = max(largest, difference)
+    finally:
+        session.close()
+    monitor.progress("rounds audited", len(chosen), len(chosen))
+    return Audit(chosen, n_refits, largest, tuple(overturned), perf_counter() - began)
+
+
+def _audit_request(done: Round, before: Round | None, search: Search) -> Request:
+    """Ask for a round's winner, runner-up and some others; for its subset if it moved several."""
+    move = done.move
+    if move.feature is None or len(move.features) > 1:
+        return Request(move.subset, ())
+    parent = set(move.subset) ^ {move.feature} if before is None else set(before.move.subset)
+    chosen = {move.feature}
+    if move.runner_up is not None:
+        chosen.add(move.runner_up)
+    # The opposite moves of a floating search have candidates that the path does not tell.
+    if not search.floating:
+        side = parent if move.feature in parent else set(range(search.n_features)) - parent
+        rest = sorted(side - chosen - set(search.fixed))
+        n_more = min(len(rest), _AUDITED - len(chosen))
+        chosen.update(rest[int(place)] for place in np.linspace(0, len(rest) - 1, n_more).round())
+    return Request(tuple(sorted(parent)), tuple(sorted(chosen)))
+
+
+def _explain_contests(n_contests: int, name: str) -> str:
+    rounds = "one round was" if n_contests == 1 else f"{n_contests} rounds were"
+    return f"{rounds} too close for the {name} engine to call and decided by refits"
+
+
+def _announce(refusal: str, successor: Engine, monitor: Monitor) -> None:
+    """Say that another engine goes on; a warning only where it costs the user much time."""
+    end = "" if refusal.endswith("?") else "."
+    if successor.name != "refit":
+        monitor.note(f"{refusal}{end} The {successor.name} engine goes on.")
+        return
+    text = f"{refusal}{end} Candidates are scored by refits instead, which is slower."
+    monitor.note(text)
+    warnings.warn(text, DagselWarning, stacklevel=2)
 
 
 def _play(
@@ -274,6 +442,9 @@ def _play(
         # Once: a column that fails to fit fails in every round.
         session.told_failures = True
         monitor.note(f"candidates that fail to fit or score are not chosen; {played.failures[0]}")
+    if played.drifted and session.refresh(played.search.subset):
+        monitor.note(f"{played.refusal}. It is made anew from the rows.")
+        return played.search, None
     return played.search, played.refusal
 
 

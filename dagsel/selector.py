@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from copy import copy
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, Literal
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,18 +16,50 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
+from dagsel.criterion import Criterion, CriterionName
 from dagsel.data.blocks import Table
-from dagsel.exceptions import DataError
-from dagsel.job import Job, features_of_columns, monitor_for, open_job, resolve_columns
+from dagsel.engines.registry import EngineName
+from dagsel.exceptions import DagselWarning, DataError
+from dagsel.job import (
+    Job,
+    features_of_columns,
+    monitor_for,
+    open_job,
+    resolve_columns,
+    resolve_criterion,
+)
 from dagsel.monitor import Monitor
-from dagsel.plan import EngineName, Plan
+from dagsel.plan import Plan
 from dagsel.results import Selection
+from dagsel.rounds import Round
 from dagsel.search import Search
+from dagsel.sizes import choose, compares_sizes, is_number, size_range, target_size
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["HoldsClient", "SequentialFeatureSelector"]
+__all__ = ["HoldsClient", "Selected", "SequentialFeatureSelector"]
+
+
+class Selected(NamedTuple):
+    """What a fit selects.
+
+    Attributes
+    ----------
+    columns : tuple of int
+        Ascending.
+    n_features : int
+        How many features they are: columns or, with feature groups, groups.
+    mean : float or None
+        Their mean score; `None` if no round was decided, so that nothing was removed or added.
+    note : str or None
+        What the user should know about the choice; it is in the selection's notes.
+    """
+
+    columns: tuple[int, ...]
+    n_features: int
+    mean: float | None
+    note: str | None = None
 
 
 class HoldsClient(BaseEstimator):
@@ -57,13 +90,27 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
     ----------
     estimator : estimator object
         An unfitted scikit-learn compatible estimator. Never fitted itself.
-    n_features_to_select : "auto", int or float, default="auto"
+    n_features_to_select : "auto", "best", "parsimonious", int, float or tuple, default="auto"
         Number of features to keep (of groups, with `feature_groups`); a fraction of them if a
-        float between 0 and 1. "auto" keeps half, or with `tol` as many as the scores justify.
+        float between 0 and 1. "best" searches to the end and keeps the subset with the best score;
+        "parsimonious" the smallest one whose score is within one standard error of the best; a
+        tuple (min, max) the best one of such a size. "auto" keeps half, or as many as the scores
+        justify, by `tol`, `patience` or p-values.
     tol : float, optional
         With ``n_features_to_select="auto"``: stop at the first move that does not raise the score
         by at least `tol`, without making it. The first backward move is compared with the full
         set, so nothing may be removed. May be negative in backward selection.
+    step : int or float, default=1
+        How many features a move moves: a number, or a fraction of those that can still be moved.
+        The best of one round's scores are moved together, and the subset without (with) them is
+        scored; the last move is cut to the number of features asked for. Candidates are not scored
+        anew within a move, so more than 1 is faster and may select otherwise.
+    patience : int, optional
+        Stop after so many sizes in a row without a score better than the best so far. For "best",
+        "parsimonious", ranges (whose sizes alone count) and "auto", which is then "best".
+    max_seconds : float, optional
+        Time budget of the search, reading the rows included. No round but the first is begun when
+        it is used up; what to keep is then chosen from what was decided, with a `DagselWarning`.
     direction : {"forward", "backward"}, default="forward"
         Add features to none, or remove them from all.
     scoring : str, callable or None, default=None
@@ -87,6 +134,16 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
         A cluster is never started or reconfigured.
     verbose : int, default=0
         1 prints a line a round to standard error. Everything is logged to the logger "dagsel".
+    criterion : str or Criterion, optional
+        Judge a fit to all rows by this instead of cross-validation: "aic", "aicc", "bic",
+        "adjusted_r2", "mallows_cp" or "p_value". "auto" then stops where no move improves it.
+        With "p_value" the feature with the greatest p-value is removed (the one with the smallest
+        is added), with "auto" only while it is at least (at most) `alpha`; p-values of two sizes
+        cannot be compared.
+    alpha : float, default=0.05
+        Level of the test with ``criterion="p_value"``.
+    audit : int, default=0
+        Score so many of the decided rounds again by plain refits, and report the difference.
 
     Attributes
     ----------
@@ -96,7 +153,8 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
     support_ : ndarray of bool of shape (n_features_in_,)
         Mask of the selected columns.
     n_features_to_select_ : int
-        Number of features selected (of groups, with `feature_groups`).
+        Number of features selected (of groups, with `feature_groups`). `set_size` chooses another
+        from the path.
     n_features_in_ : int
         Columns seen during fit.
     feature_names_in_ : ndarray of str of shape (n_features_in_,)
@@ -136,6 +194,12 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
         engine: EngineName = "auto",
         client: Client | None = None,
         verbose: int = 0,
+        step: int | float = 1,
+        patience: int | None = None,
+        max_seconds: float | None = None,
+        criterion: CriterionName | Criterion | None = None,
+        alpha: float = 0.05,
+        audit: int = 0,
     ) -> None:
         self.estimator = estimator
         self.n_features_to_select = n_features_to_select
@@ -150,6 +214,12 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
         self.engine = engine
         self.client = client
         self.verbose = verbose
+        self.step = step
+        self.patience = patience
+        self.max_seconds = max_seconds
+        self.criterion = criterion
+        self.alpha = alpha
+        self.audit = audit
 
     def fit(self, X: Any, y: Any = None, groups: Any = None, **fit_params: Any) -> Any:
         """Select features.
@@ -184,8 +254,46 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
         monitor = monitor_for(self.verbose)
         job = self._open(X, y, groups, fit_params, monitor)
         self._start(job)
-        job.run(monitor)
-        self._finish(job.selection)
+        job.run(monitor, self.max_seconds)
+        selected = self._conclude(job)
+        if selected.note is not None:
+            warnings.warn(selected.note, DagselWarning, stacklevel=2)
+        self._select(selected.columns, selected.n_features)
+        return self
+
+    def set_size(self, size: Any) -> Any:
+        """Choose another size from the path of the last fit, without refitting.
+
+        Parameters
+        ----------
+        size : int, "best", "parsimonious" or tuple
+            Number of features (of groups, with `feature_groups`), of which the best subset on the
+            path is taken; the rest has the meaning that it has for `n_features_to_select`, which
+            is left as it is.
+
+        Returns
+        -------
+        self
+            With `support_` and `n_features_to_select_` of that size.
+
+        Raises
+        ------
+        ValueError
+            If the path has no such size.
+        """
+        check_is_fitted(self, "selection_")
+        selection: Selection = self.selection_
+        if not isinstance(size, bool) and isinstance(size, Integral):
+            chosen = selection.best(int(size), int(size))
+        elif not compares_sizes(size):
+            msg = f"size must be a number, 'best', 'parsimonious' or (min, max); got {size!r}"
+            raise ValueError(msg)
+        else:
+            self._check_comparable(size)
+            limits = size_range(size, selection.n_features) if isinstance(size, tuple) else ()
+            choice = selection.parsimonious if size == "parsimonious" else selection.best
+            chosen = choice(*limits)
+        self._select(chosen.subset, chosen.n_features)
         return self
 
     def plan(self, X: Any, y: Any = None, groups: Any = None, **fit_params: Any) -> Plan:
@@ -219,7 +327,17 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
             client=self.client,
             n_jobs=self.n_jobs,
             monitor=monitor,
+            **self._extras(),
         )
+
+    def _extras(self) -> dict[str, Any]:
+        """Return what a job is only told where it is asked for."""
+        extras: dict[str, Any] = {}
+        if self.criterion is not None:
+            extras.update(criterion=self.criterion, alpha=self.alpha)
+        if self.audit:
+            extras.update(audit=self.audit)
+        return extras
 
     def _check_parameters(self) -> None:
         if self.direction not in ("forward", "backward"):
@@ -234,51 +352,79 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
                 f"n_features_to_select='auto', not {self.n_features_to_select!r}"
             )
             raise ValueError(msg)
+        if self.patience is not None and is_number(self.n_features_to_select):
+            msg = (
+                f"patience={self.patience!r} stops a search before it has reached the size asked "
+                "for: use it with n_features_to_select='best', 'parsimonious', 'auto' or a range, "
+                f"not {self.n_features_to_select!r}"
+            )
+            raise ValueError(msg)
+        if self.max_seconds is not None and not self.max_seconds > 0:
+            msg = f"max_seconds must be a number above 0, or None; got {self.max_seconds!r}"
+            raise ValueError(msg)
+        self._check_comparable(self.n_features_to_select)
+
+    @property
+    def _judge(self) -> Criterion | None:
+        return None if self.criterion is None else resolve_criterion(self.criterion, self.alpha)
+
+    @property
+    def _scores_moves(self) -> bool:
+        return self._judge is not None and self._judge.scores_moves
+
+    def _check_comparable(self, size: Any) -> None:
+        """Refuse sizes that are found by comparing scores which cannot be compared."""
+        if self._scores_moves and compares_sizes(size):
+            msg = (
+                f"{size!r} is found by comparing the scores of sizes, but a p-value belongs to a "
+                "move and not to a subset: use n_features_to_select='auto' or a number, or a "
+                "criterion such as 'bic'"
+            )
+            raise ValueError(msg)
 
     def _make_search(self, table: Table, features: tuple[tuple[int, ...], ...]) -> Search:
         n_features = len(features)
+        if n_features < 2:
+            msg = f"n_features = {n_features}: at least 2 features are needed to select from"
+            raise DataError(msg)
         columns = resolve_columns(self.fixed_features, table, what="fixed_features")
         fixed = features_of_columns(columns, features, what="fixed_features")
+        wanted = self.n_features_to_select
+        backward = self.direction == "backward"
+        limits = size_range(wanted, n_features, len(fixed)) if isinstance(wanted, tuple) else None
+        tol, threshold = self._stops(backward)
         return Search(
             n_features,
-            target_size=self._target_size(n_features, len(fixed)),
+            target_size=target_size(
+                wanted,
+                n_features=n_features,
+                n_fixed=len(fixed),
+                direction=self.direction,
+                open_ended=not (tol is None and threshold is None and self.patience is None),
+            ),
             direction=self.direction,
             floating=self.floating,
             fixed=fixed,
             tie_rule="lowest",
-            tol=self.tol,
-            # Scored even where only `tol` needs it: the path shows what the selection cost.
-            score_start=True,
+            tol=tol,
+            threshold=threshold,
+            step=self.step,
+            patience=self.patience,
+            patience_from=None if limits is None else limits[1 if backward else 0],
+            # Scored even where only `tol` needs it: the path shows what the selection cost. A
+            # p-value is that of a move, so that a start has none.
+            score_start=not self._scores_moves,
         )
 
-    def _target_size(self, n_features: int, n_fixed: int) -> int:
-        wanted = self.n_features_to_select
-        if n_features < 2:
-            msg = f"n_features = {n_features}: at least 2 features are needed to select from"
-            raise DataError(msg)
-        if isinstance(wanted, str) and wanted == "auto":
-            return self._automatic_size(n_features, n_fixed)
-        if isinstance(wanted, bool) or not isinstance(wanted, Real):
-            msg = f"n_features_to_select must be 'auto' or a number; got {wanted!r}"
-            raise ValueError(msg)
-        if not isinstance(wanted, Integral):
-            if not 0 < float(wanted) <= 1:
-                msg = f"n_features_to_select={wanted!r}: a fraction must be in (0, 1]"
-                raise ValueError(msg)
-            wanted = n_features * float(wanted)
-        if not max(1, n_fixed) <= int(wanted) <= n_features:
-            msg = (
-                f"n_features_to_select={self.n_features_to_select!r} is {int(wanted)} of "
-                f"{n_features} features, {n_fixed} of them fixed: it must be at least "
-                f"{max(1, n_fixed)} and at most {n_features}"
-            )
-            raise ValueError(msg)
-        return int(wanted)
-
-    def _automatic_size(self, n_features: int, n_fixed: int) -> int:
-        if self.tol is None:
-            return max(n_features // 2, n_fixed, 1)
-        return n_features if self.direction == "forward" else max(1, n_fixed)
+    def _stops(self, backward: bool) -> tuple[float | None, float | None]:
+        """Return the gain and the score that a move must have."""
+        auto = isinstance(self.n_features_to_select, str) and self.n_features_to_select == "auto"
+        if self._judge is None or not auto:
+            return self.tol, None
+        if self._judge.scores_moves:
+            return self.tol, self._judge.threshold(removal=backward)
+        improving = 0.0 if self.tol is None and self.patience is None else self.tol
+        return improving, None
 
     def _start(self, job: Job) -> None:
         table = job.problem.table
@@ -291,11 +437,41 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
         if table.names is not None and all(isinstance(name, str) for name in table.names):
             self.feature_names_in_ = np.asarray(table.names, dtype=object)
 
-    def _finish(self, selection: Selection) -> None:
-        last = selection.rounds[-1]
+    def _conclude(self, job: Job) -> Selected:
+        """Choose from what a job has decided."""
+        selection = job.selection
+        if not selection.rounds:  # the first move was already one too many
+            subset = job.search.subset
+            return Selected(job.problem.columns_of(subset), len(subset), None)
+        patient = self.patience is not None and self.tol is None
+        chosen = choose(selection, self.n_features_to_select, patient=patient)
+        note = None
+        if selection.stop_reason == "time":
+            note = self._explain_time(job, chosen)
+            selection.notes.append(note)
+        return Selected(chosen.subset, chosen.n_features, chosen.mean, note)
+
+    def _explain_time(self, job: Job, chosen: Round) -> str:
+        selection = job.selection
+        reached = selection.rounds[-1].n_features
+        wanted = self.n_features_to_select
+        text = (
+            f"the time budget of {self.max_seconds:g} s was used up at {reached} of "
+            f"{selection.n_features} features"
+        )
+        if compares_sizes(wanted) or (self.patience is not None and self.tol is None):
+            text += f"; the {chosen.n_features} selected are chosen from the sizes reached"
+            if isinstance(wanted, tuple):
+                low, high = size_range(wanted, selection.n_features)
+                if not low <= chosen.n_features <= high:
+                    text += f", none of which is from {low} to {high}"
+            return text
+        return f"{text}, which are selected; the search was on its way to {job.search.target_size}"
+
+    def _select(self, columns: Sequence[int], n_features: int) -> None:
         self.support_ = np.zeros(self.n_features_in_, dtype=np.bool_)
-        self.support_[list(last.subset)] = True
-        self.n_features_to_select_ = last.n_features
+        self.support_[list(columns)] = True
+        self.n_features_to_select_ = n_features
 
     def _get_support_mask(self) -> NDArray[np.bool_]:
         check_is_fitted(self, "support_")

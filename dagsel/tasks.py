@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from dagsel.contest import contenders
 from dagsel.engines.base import Engine, ScoreTable
-from dagsel.exceptions import NotCertifiedError, ScoringError
+from dagsel.exceptions import DriftedError, NotCertifiedError, ScoringError
 from dagsel.search import Move, Request, Search
 
 __all__ = ["Played", "StateKey", "forget", "play_rounds", "score_request"]
@@ -87,6 +88,10 @@ class Played:
         Texts of errors behind NaN scores.
     n_answered : int
         Requests answered; not every answer is a move.
+    drifted : bool
+        Whether the refusal is a matter of rounding that has built up.
+    contested : ScoreTable or None
+        Scores of the next round, if the engine cannot decide between candidates.
     """
 
     search: Search
@@ -95,21 +100,32 @@ class Played:
     error: ScoringError | None = None
     failures: tuple[str, ...] = ()
     n_answered: int = 0
+    drifted: bool = False
+    contested: ScoreTable | None = None
 
 
 def play_rounds(
-    engine: Engine, resident: Any, search: Search, n_requests: int, key: StateKey
+    engine: Engine,
+    resident: Any,
+    search: Search,
+    n_requests: int,
+    key: StateKey,
+    has_referee: bool = False,
 ) -> Played:
-    """Answer up to `n_requests` requests of a search where the data are.
+    """Answer up to `n_requests` requests of a search, and end its round, where the data are.
 
     The number of requests is an argument and not a time limit, so that a task that Dask runs a
-    second time returns the same.
+    second time returns the same. With a referee, a round that the engine cannot decide is left to
+    it.
     """
     # In process the caller's object would be changed by a task that is then interrupted.
     search = pickle.loads(pickle.dumps(search))
     played = Played(search, [])
-    for _ in range(n_requests):
-        began = perf_counter()
+    began = perf_counter()
+    # A move of several features takes two requests: none is left half done.
+    while played.n_answered < n_requests or search.mid_round:
+        if not search.mid_round:
+            began = perf_counter()
         request = search.request()
         if request is None or key.run in _ended:
             break
@@ -117,6 +133,10 @@ def play_rounds(
             table = score_request(engine, resident, request, key)
         except NotCertifiedError as error:
             played.refusal = str(error)
+            played.drifted = isinstance(error, DriftedError)
+            break
+        if has_referee and len(contenders(table)):
+            played.contested = table
             break
         try:
             move = search.answer(table.scores, table.rounding)

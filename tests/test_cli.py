@@ -199,12 +199,14 @@ def test_encrypted_cluster_with_the_certificates_of_dasks_configuration(data: li
 def test_names_go_to_standard_output(
     table: pd.DataFrame, data: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_here("select", *data, "--tol", "0.001", "--columns", "x0", "--columns", "x3") == 0
+    assert run_here("select", *data, "--tol", "0.001", "--columns", "x0", "--columns", "x2") == 0
     expected = SequentialFeatureSelector(LinearRegression(), tol=0.001, direction="backward")
-    expected.fit(table[["x0", "x3"]], table["label"])
+    expected.fit(table[["x0", "x2"]], table["label"])
     captured = capfd.readouterr()
     assert captured.out.splitlines() == expected.get_feature_names_out().tolist()
-    assert "selected" in captured.err
+    assert "the next move would not raise r2 by --tol 0.001" in captured.err
+    score = expected.selection_.rounds[-1].mean
+    assert f"selected 2 of 2 columns, r2 {score:.6g}" in captured.err
 
 
 @pytest.mark.parametrize("direction", ["backward", "forward"])
@@ -220,6 +222,98 @@ def test_best_is_the_best_of_all_sizes(
     assert chosen == list(best.names)
     scores = cross_val_score(LinearRegression(), table[chosen], table["label"], cv=5)
     assert np.mean(scores) == pytest.approx(best.mean, rel=1e-10)
+
+
+@pytest.mark.parametrize("k", ["parsimonious", "3-6"])
+def test_other_ways_to_choose_a_size(
+    table: pd.DataFrame, data: list[str], capfd: pytest.CaptureFixture[str], k: str
+) -> None:
+    assert run_here("select", *data, "--k", k) == 0
+    selector = SequentialFeatureSelector(
+        LinearRegression(),
+        direction="backward",
+        n_features_to_select=(3, 6) if k == "3-6" else k,
+    ).fit(features(table), table["label"])
+    captured = capfd.readouterr()
+    assert captured.out.splitlines() == selector.get_feature_names_out().tolist()
+    end = 3 if k == "3-6" else 1
+    assert f"the search ended at {end} of 12 features: it has reached its end" in captured.err
+
+
+@pytest.mark.parametrize("path_format", ["csv", "parquet"])
+def test_several_features_at_once(
+    table: pd.DataFrame, data: list[str], tmp_path: Path, path_format: str
+) -> None:
+    out = tmp_path / "OUT"
+    options = ["--step", "0.4", "--k", "3", "-o", str(out), "--path-format", path_format]
+    assert run_here("select", *data, *options, "--quiet") == 0
+    selector = SequentialFeatureSelector(
+        LinearRegression(), n_features_to_select=3, direction="backward", step=0.4
+    ).fit(features(table), table["label"])
+    selection = Selection.from_json(out / "selection.json")
+    assert_same_path(selection, selector.selection_)
+    moved = [", ".join(map(str, done.moved)) for done in selector.selection_.rounds]
+    assert [done.n_features for done in selection.rounds] == [12, 8, 5, 3]
+    read = pd.read_csv if path_format == "csv" else pd.read_parquet
+    path = read(out / f"path.{path_format}")
+    assert path["feature"].fillna("").tolist() == moved
+
+
+@pytest.mark.parametrize(
+    ("criterion", "ended"),
+    [
+        (["bic"], "the next move would not raise bic"),
+        (["p_value"], "no move is left that passes the test at level 0.05"),
+        (["p_value", "--alpha", "0.999999"], "12 features: no move is left that passes the test"),
+    ],
+    ids=" ".join,
+)
+def test_criteria(
+    table: pd.DataFrame,
+    data: list[str],
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    criterion: list[str],
+    ended: str,
+) -> None:
+    assert run_here("select", *data, "-o", str(tmp_path), "--criterion", *criterion) == 0
+    name, alpha = criterion[0], float(criterion[-1]) if len(criterion) > 1 else 0.05
+    selector = SequentialFeatureSelector(
+        LinearRegression(), direction="backward", criterion=name, alpha=alpha
+    ).fit(features(table), table["label"])
+    chosen = (tmp_path / "selected.txt").read_text().splitlines()
+    assert chosen == selector.get_feature_names_out().tolist()
+    assert ended in capfd.readouterr().err
+    assert_same_path(Selection.from_json(tmp_path / "selection.json"), selector.selection_)
+
+
+def test_patience_ends_the_search(
+    table: pd.DataFrame, data: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--k", "best", "--direction", "forward", "--patience", "1"]
+    assert run_here("select", *data, *options) == 0
+    selector = SequentialFeatureSelector(
+        LinearRegression(), n_features_to_select="best", patience=1
+    ).fit(features(table), table["label"])
+    captured = capfd.readouterr()
+    reached = selector.selection_.sizes[-1]
+    assert reached < 12
+    assert captured.out.splitlines() == selector.get_feature_names_out().tolist()
+    ended = f"the search ended at {reached} of 12 features: no better r2 in 1 sizes (--patience)"
+    assert ended in captured.err
+
+
+def test_the_time_is_up(data: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "OUT"
+    options = ["--k", "2", "--max-seconds", "1e-6", "-o", str(out)]
+    assert run_here("select", *data, *options) == 0
+    err = capfd.readouterr().err
+    assert "note: the time budget of 1e-06 s was used up at 12 of 12 features" in err
+    assert "the search ended at 12 of 12 features: the time was used up (--max-seconds" in err
+    selection = Selection.from_json(out / "selection.json")
+    assert (selection.stop_reason, selection.complete) == ("time", True)
+    assert len((out / "selected.txt").read_text().splitlines()) == 12
+    assert any("time budget" in note for note in selection.notes)
 
 
 def test_groups_are_a_column(table: pd.DataFrame, folder: Path, tmp_path: Path) -> None:
@@ -289,7 +383,18 @@ RIDGE = [*DATA, "--estimator", "sklearn.linear_model.Ridge"]
         ([FILE, "--target", "label"], ["Path", "a.png", "--drop"]),
         (["{folder}/no.csv", "--target", "label"], ["No such file", "no.csv"]),
         ([*DATA, "--fixed", "x99"], ["--fixed", "x99"]),
-        ([*DATA, "--k", "13"], ["--k 13", "at most 12"]),
+        ([*DATA, "--k", "13"], ["--k 13 is more than the 12 features", "from 1 to 12"]),
+        ([*DATA, "--k", "0.01"], ["--k 0.01 comes to 0", "from 1 to 12"]),
+        ([*DATA, "--k", "5-40"], ["--k 5-40 has 40", "more than the 12 features"]),
+        ([*DATA, "--k", "5-2"], ["--k 5-2: the minimum is greater"]),
+        ([*DATA, "--k", "5-"], ["--k", "'5-'", "a range such as 5-20", "'parsimonious'"]),
+        ([*DATA, "--k", "2", "--fixed", "x1", "--fixed", "x2", "--fixed", "x3"], ["3 fixed"]),
+        ([*DATA, "--k", "3", "--patience", "2"], ["--patience 2", "--k 3", "--k best"]),
+        ([*DATA, "--k", "best", "--patience", "0"], ["--patience", "0"]),
+        ([*DATA, "--step", "0"], ["--step", "'0'", "fraction"]),
+        ([*DATA, "--step", "1.5"], ["--step", "'1.5'"]),
+        ([*DATA, "--step", "2", "--floating"], ["--floating", "--step is 2"]),
+        ([*DATA, "--max-seconds", "0"], ["--max-seconds"]),
         ([*DATA, "--k", "many"], ["--k", "'many'", "fraction"]),
         ([*DATA, "--k", "3", "--tol", "0.1"], ["--tol 0.1", "--k 3"]),
         ([*DATA, "--cv", "1"], ["--cv", "at least 2"]),

@@ -218,7 +218,7 @@ def test_what_was_decided_before_a_failure_is_kept(door, frame):
 # Parameters
 
 
-@pytest.mark.parametrize("wanted", [0, 5, -1, 0.0, 1.5, 0.1, "best", None, True, [2], np.nan])
+@pytest.mark.parametrize("wanted", [0, 5, -1, 0.0, 1.5, 0.1, "most", None, True, [2], np.nan])
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_wrong_number_of_features(frame, wanted, direction):
     selector = SequentialFeatureSelector(
@@ -235,7 +235,7 @@ def test_wrong_k_features(frame, wanted):
 def test_fewer_features_than_are_fixed(frame):
     fixed = {"fixed_features": ["age", "bp", "sex"]}
     selector = SequentialFeatureSelector(LinearRegression(), n_features_to_select=2, **fixed)
-    refused(selector, *frame, "2 of 4 features, 3 of them fixed", "at least 3 and at most 4")
+    refused(selector, *frame, "2 is fewer than the 3 fixed features", "from 3 to 4")
     selector = LikeMlxtend(LinearRegression(), k_features=2, **fixed)
     refused(selector, *frame, "k_features=2 must be between 3 and 4", "(3 are fixed)")
 

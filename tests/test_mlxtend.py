@@ -113,7 +113,13 @@ def test_constructor():
     assert ours[: len(theirs)] == theirs
     # What is added cannot be taken for a positional argument of mlxtend's.
     extra = ours[len(theirs) :]
-    assert [(name, default) for name, default, _ in extra] == [("engine", "auto"), ("client", None)]
+    assert [(name, default) for name, default, _ in extra] == [
+        ("engine", "auto"),
+        ("client", None),
+        ("step", 1),
+        ("patience", None),
+        ("max_seconds", None),
+    ]
     assert all(kind is inspect.Parameter.KEYWORD_ONLY for *_, kind in extra)
 
 
@@ -157,7 +163,8 @@ def test_attributes_before_fit():
 def test_get_params_has_both_prefixes(estimator):
     ours, theirs = SequentialFeatureSelector(estimator), Mlxtend(estimator)
     for deep in (True, False):
-        assert set(ours.get_params(deep)) == {*theirs.get_params(deep), "engine", "client"}
+        added = {"engine", "client", "step", "patience", "max_seconds"}
+        assert set(ours.get_params(deep)) == {*theirs.get_params(deep), *added}
     assert ours.named_estimators == theirs.named_estimators
     shared = theirs.get_params()
     # mlxtend fills in what None stands for; here it stays as it was given.
@@ -576,6 +583,54 @@ def test_tol_tells_when_k_features_is_not_reached(table):
 
 def nan_where_marked(estimator, X, y):
     return np.nan if (X == 7.0).any() else estimator.score(X, y)
+
+
+@pytest.mark.parametrize("forward", [True, False])
+def test_patience_counts_sizes_that_may_be_chosen(table, forward):
+    X, y = table
+    common = {"forward": forward, "cv": 4}
+    whole = SequentialFeatureSelector(LinearRegression(), "best", **common).fit(X, y)
+    sizes = list(whole.subsets_)
+    for k_features in ("best", "parsimonious", (2, 4)):
+        low, high = k_features if isinstance(k_features, tuple) else (1, 6)
+        selector = SequentialFeatureSelector(
+            LinearRegression(), k_features, **common, patience=1
+        ).fit(X, y)
+        best, expected = -np.inf, []
+        for size in sizes:
+            expected.append(size)
+            if low <= size <= high:
+                if whole.subsets_[size]["avg_score"] <= best:
+                    break
+                best = whole.subsets_[size]["avg_score"]
+            if size == (high if forward else low):
+                break
+        assert list(selector.subsets_) == expected
+        assert low <= len(selector.k_feature_idx_) <= high
+    with pytest.raises(ValueError, match=r"patience=2 .* k_features='best'.* not 3"):
+        SequentialFeatureSelector(LinearRegression(), 3, patience=2).fit(X, y)
+
+
+def test_step_moves_several(table):
+    X, y = table
+    selector = SequentialFeatureSelector(LinearRegression(), 1, forward=False, step=2).fit(X, y)
+    assert list(selector.subsets_) == [6, 4, 2, 1]
+    for entry in selector.subsets_.values():
+        expected = cross_val_score(LinearRegression(), X[:, list(entry["feature_idx"])], y, cv=5)
+        np.testing.assert_allclose(entry["cv_scores"], expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("k_features", "says"), [(2, "k_features=2 was not"), ("best", "best of")])
+def test_a_time_budget_is_told(table, k_features, says):
+    X, y = table
+    selector = SequentialFeatureSelector(
+        LinearRegression(), k_features, forward=False, max_seconds=1e-9
+    )
+    with pytest.warns(DagselWarning, match=rf"max_seconds=1e-09 at 6 features.*{says}"):
+        selector.fit(X, y)
+    assert selector.k_feature_idx_ == tuple(range(6))
+    assert selector.selection_.stop_reason == "time"
+    assert not selector.interrupted_
 
 
 @pytest.mark.parametrize("k_features", [2, "best"])

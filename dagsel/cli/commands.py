@@ -38,7 +38,7 @@ from dagsel.data.sources import open_table, scan
 from dagsel.job import Job, choose_executor, runner
 from dagsel.plan import Plan
 from dagsel.results import Selection
-from dagsel.selector import SequentialFeatureSelector
+from dagsel.selector import Selected, SequentialFeatureSelector
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -87,8 +87,9 @@ def select(
         reporting(signals, sys.stderr, quiet=options.quiet) as reporter,
         connected(options, reporter, signals) as client,
     ):
-        job = _open(options, client, reporter)
-        _run(job, options, output, reporter, signals)
+        selector = _selector(options, client)
+        job = _open(selector, options, client, reporter)
+        _run(selector, job, options, output, reporter, signals)
 
 
 @command.command()
@@ -104,14 +105,18 @@ def plan(signals: Signals, options: Options, as_json: bool) -> None:
         reporting(signals, sys.stderr, quiet=options.quiet) as reporter,
         connected(options, reporter, signals) as client,
     ):
-        made = _open(options, client, reporter).plan
+        made = _open(_selector(options, client), options, client, reporter).plan
     click.echo(json.dumps(_figures(made), indent=2) if as_json else str(made))
 
 
-def _open(options: Options, client: Client | None, reporter: Reporter) -> Job:
+def _open(
+    selector: SequentialFeatureSelector,
+    options: Options,
+    client: Client | None,
+    reporter: Reporter,
+) -> Job:
     """Turn options into a job."""
     with input_stage(debug=options.debug):
-        selector = _selector(options, client)
         reporter.phase(f"opening {_files(options.data)}")
         data = scan(
             options.data,
@@ -125,8 +130,11 @@ def _open(options: Options, client: Client | None, reporter: Reporter) -> Job:
 def _selector(options: Options, client: Client | None) -> SequentialFeatureSelector:
     return SequentialFeatureSelector(
         make_estimator(options.estimator, dict(options.param)),
-        n_features_to_select=_size(options),
+        n_features_to_select=options.k,
         tol=options.tol,
+        step=options.step,
+        patience=options.patience,
+        max_seconds=options.max_seconds,
         direction=options.direction,
         scoring=scorer_name(options.scoring),
         cv=make_splitter(options.cv, dict(options.cv_param)),
@@ -135,15 +143,9 @@ def _selector(options: Options, client: Client | None) -> SequentialFeatureSelec
         fixed_features=options.fixed,
         engine=options.engine,
         client=client,
+        criterion=options.criterion,
+        alpha=options.alpha,
     )
-
-
-def _size(options: Options) -> Any:
-    """Return the size to search to, in the selector's terms."""
-    if options.k != "best":
-        return options.k
-    # All sizes are visited, and then one is chosen.
-    return 1.0 if options.direction == "forward" else max(1, len(set(options.fixed)))
 
 
 def _groups(options: Options, client: Client | None, reporter: Reporter) -> Any:
@@ -161,7 +163,14 @@ def _files(data: Sequence[str]) -> str:
     return data[0] if len(data) == 1 else f"{data[0]} and {len(data) - 1} more"
 
 
-def _run(job: Job, options: Options, output: Output, reporter: Reporter, signals: Signals) -> None:
+def _run(
+    selector: SequentialFeatureSelector,
+    job: Job,
+    options: Options,
+    output: Output,
+    reporter: Reporter,
+    signals: Signals,
+) -> None:
     """Run the job and hand over its result, or as much of it as there is."""
     reporter.say(_summary(job.plan))
     for line in str(job.plan).splitlines():
@@ -169,12 +178,16 @@ def _run(job: Job, options: Options, output: Output, reporter: Reporter, signals
     selection = job.selection
     try:
         with run_stage(debug=options.debug):
-            job.run(reporter)
+            job.run(reporter, options.max_seconds)
     except (CommandError, Interrupted) as error:
         with signals.held():
             raise _with_what_is_kept(error, selection, output) from error
     with signals.held():
-        _hand_over(selection, options, output, reporter)
+        selected = selector._conclude(job)
+        if selected.note is not None:
+            reporter.note(selected.note)
+        reporter.say(_ending(job, options))
+        _hand_over(selection, selected, output, reporter)
 
 
 def _summary(made: Plan) -> str:
@@ -185,12 +198,28 @@ def _summary(made: Plan) -> str:
     )
 
 
-def _hand_over(selection: Selection, options: Options, output: Output, reporter: Reporter) -> None:
-    chosen = selection.best() if options.k == "best" else selection.rounds[-1]
-    names = [_name(selection, column) for column in chosen.subset]
-    reporter.say(
-        f"selected {len(names)} of {selection.n_features_in} columns, score {chosen.mean:.6g}"
-    )
+def _ending(job: Job, options: Options) -> str:
+    """Say where the search ended, and why."""
+    selection = job.selection
+    gain = "" if options.tol is None else f" by --tol {options.tol}"
+    reasons = {
+        "target": "it has reached its end",
+        "tol": f"the next move would not raise {selection.scoring}{gain}",
+        "patience": f"no better {selection.scoring} in {options.patience} sizes (--patience)",
+        "threshold": f"no move is left that passes the test at level {options.alpha}",
+        "time": f"the time was used up (--max-seconds {options.max_seconds})",
+    }
+    size = selection.rounds[-1].n_features if selection.rounds else job.search.size
+    why = reasons[selection.stop_reason or "target"]
+    return f"the search ended at {size} of {selection.n_features} features: {why}"
+
+
+def _hand_over(
+    selection: Selection, selected: Selected, output: Output, reporter: Reporter
+) -> None:
+    names = [_name(selection, column) for column in selected.columns]
+    score = "" if selected.mean is None else f", {selection.scoring} {selected.mean:.6g}"
+    reporter.say(f"selected {len(names)} of {selection.n_features_in} columns{score}")
     reporter.close()
     if output.folder is None:
         click.echo("\n".join(names))

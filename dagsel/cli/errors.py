@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 import os
+import re
 import signal
 import sys
 import traceback
@@ -50,6 +51,8 @@ _OPTION_OF = {
     "fixed_features": "--fixed",
     "engine=": "--engine ",
 }
+
+_RANGE = re.compile(r"--k \((\d+), (\d+)\)")
 
 
 class CommandError(click.ClickException):
@@ -220,7 +223,7 @@ def _in_options(text: str) -> str:
     """Name the command's options where a message names the Python interface's parameters."""
     for parameter, option in _OPTION_OF.items():
         text = text.replace(parameter, option)
-    return text
+    return _RANGE.sub(r"--k \1-\2", text)
 
 
 @contextmanager

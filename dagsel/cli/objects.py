@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from dagsel.scorers import explain_unknown_scorer
+
 __all__ = ["literal", "make_estimator", "make_splitter", "scorer_name"]
 
 
@@ -66,16 +68,10 @@ def scorer_name(name: str | None) -> str | None:
     click.BadParameter
         If it has none.
     """
-    from sklearn.metrics import get_scorer_names
-
-    known = get_scorer_names()
-    if name is None or name in known:
-        return name
-    near = get_close_matches(name, [*known], n=3) or _containing(name, known)
-    usual = ["neg_mean_squared_error", "r2", "accuracy"]
-    hint = f"Did you mean {_or(near)}?" if near else f"Examples are {_or(usual)}."
-    msg = f"scikit-learn has no scorer {name!r}. {hint}"
-    raise click.BadParameter(msg, param_hint="'--scoring'")
+    unknown = None if name is None else explain_unknown_scorer(name)
+    if unknown is not None:
+        raise click.BadParameter(unknown, param_hint="'--scoring'")
+    return name
 
 
 def literal(text: str) -> Any:
@@ -162,11 +158,6 @@ def _check_names(made_by: type, params: Mapping[str, Any], option: str) -> None:
             hint = f"Did you mean {near[0]!r}?" if near else f"It has {_or(known)}."
             msg = f"{made_by.__name__} has no parameter {name!r}. {hint}"
             raise click.BadParameter(msg, param_hint=option)
-
-
-def _containing(name: str, known: Sequence[str]) -> list[str]:
-    words = [word for word in name.lower().split("_") if len(word) > 2]
-    return [scorer for scorer in known if any(word in scorer for word in words)][:3]
 
 
 def _or(names: Sequence[str]) -> str:

@@ -12,12 +12,14 @@ import click
 
 from dagsel.cli.errors import NOTHING, Interrupted
 from dagsel.cli.objects import literal
-from dagsel.plan import ENGINES, EngineName
+from dagsel.criterion import CRITERIA, CriterionName
+from dagsel.engines.registry import ENGINE_NAMES, EngineName
 from dagsel.search import Direction
 
 __all__ = ["Options", "shared_options"]
 
 Pairs = tuple[tuple[str, Any], ...]
+Size = int | float | str | tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,11 @@ class Options:
     drop: tuple[str, ...]
     columns: tuple[str, ...]
     groups: str | None
-    k: int | float | str
+    k: Size
     tol: float | None
+    step: int | float
+    patience: int | None
+    max_seconds: float | None
     direction: Direction
     floating: bool
     fixed: tuple[str, ...]
@@ -39,6 +44,8 @@ class Options:
     scoring: str | None
     cv: str
     cv_param: Pairs
+    criterion: CriterionName | None
+    alpha: float
     engine: EngineName
     n_jobs: int | None
     scheduler: str | None
@@ -51,11 +58,21 @@ class Options:
 
     def __post_init__(self) -> None:
         self._check_where()
+        stops = f"--tol {self.tol}" if self.tol is not None else f"--patience {self.patience}"
         if self.tol is not None and self.k != "auto":
             msg = (
-                f"--tol {self.tol} says when to stop, and so does --k {self.k}. Give --tol alone, "
-                "or leave it out."
+                f"{stops} says when to stop, and so does --k {self.size}. Give --tol alone, or "
+                "leave it out."
             )
+            raise click.UsageError(msg)
+        if self.patience is not None and isinstance(self.k, (int, float)):
+            msg = (
+                f"{stops} says when to stop, and so does --k {self.size}. Use it with --k best, "
+                "parsimonious, auto or MIN-MAX, or leave it out."
+            )
+            raise click.UsageError(msg)
+        if self.floating and self.step != 1:
+            msg = f"--floating moves one feature at once, but --step is {self.step}. Give one."
             raise click.UsageError(msg)
         if self.groups is not None and self.cv.isdigit():
             msg = (
@@ -63,6 +80,11 @@ class Options:
                 f"sklearn.model_selection.GroupKFold --cv-param n_splits={self.cv}."
             )
             raise click.UsageError(msg)
+
+    @property
+    def size(self) -> str:
+        """What --k was, as it is written."""
+        return "-".join(map(str, self.k)) if isinstance(self.k, tuple) else str(self.k)
 
     def _check_where(self) -> None:
         given = {
@@ -80,23 +102,49 @@ class Options:
             raise click.UsageError(msg)
 
 
-class _Size(click.ParamType[int | float | str]):
-    """A number of features, a fraction of them, "auto" or "best"."""
+class _Size(click.ParamType[Size]):
+    """A number of features, a fraction of them, a range MIN-MAX, or one of a few words."""
 
     name = "size"
 
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Size:
+        text = str(value)
+        if text in ("auto", "best", "parsimonious"):
+            return text
+        low, dash, high = text.partition("-")
+        if dash and low.isdecimal() and high.isdecimal():
+            return int(low), int(high)
+        found = _number(text)
+        if found is None:
+            msg = (
+                f"{text!r} is not a number of features, a fraction, a range such as 5-20, 'auto', "
+                "'best' or 'parsimonious'."
+            )
+            self.fail(msg, param, ctx)
+        return found
+
+
+class _Step(click.ParamType[int | float]):
+    """A number of features, or a fraction of them."""
+
+    name = "step"
+
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | float | str:
-        if value in ("auto", "best"):
-            return str(value)
-        with suppress(ValueError):
-            return int(value)
-        try:
-            return float(value)
-        except ValueError:
-            msg = f"{value!r} is not a number of features, a fraction, 'auto' or 'best'."
+    ) -> int | float:
+        found = _number(str(value))
+        if found is None or not (found >= 1 if isinstance(found, int) else 0 < found < 1):
+            msg = f"{value!r} is neither a number of features nor a fraction between 0 and 1."
             self.fail(msg, param, ctx)
+        return found
+
+
+def _number(text: str) -> int | float | None:
+    with suppress(ValueError):
+        return int(text)
+    with suppress(ValueError):
+        return float(text)
+    return None
 
 
 class _Pair(click.ParamType[tuple[str, Any]]):
@@ -150,13 +198,36 @@ _DECORATORS = (
         type=_Size(),
         default="auto",
         show_default=True,
-        help="Features to keep: a number; a fraction, such as 0.5; 'auto', which is half, or with "
-        "--tol as many as the scores justify; 'best', the best-scoring subset of a full search.",
+        metavar="SIZE",
+        help="Features to keep: a number; a fraction, such as 0.5; 'best', the best-scoring subset "
+        "of a full search; 'parsimonious', the smallest within a standard error of it; a range, "
+        "such as 5-20, the best of these sizes; 'auto', which is half, or with --tol or "
+        "--patience as many as the scores justify.",
     ),
     click.option(
         "--tol",
         type=float,
         help="Stop at the first move that does not raise the score by this much.",
+    ),
+    click.option(
+        "--step",
+        type=_Step(),
+        default=1,
+        show_default=True,
+        metavar="N|FRACTION",
+        help="Features that are moved at once: a number, or a fraction of those left.",
+    ),
+    click.option(
+        "--patience",
+        type=click.IntRange(min=1),
+        metavar="SIZES",
+        help="Stop after so many sizes without a better score.",
+    ),
+    click.option(
+        "--max-seconds",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+        help="Begin no round after so long, and take what was found until then.",
     ),
     click.option(
         "--direction",
@@ -191,8 +262,20 @@ _DECORATORS = (
     ),
     _many("--cv-param", "NAME=VALUE", "Parameter of the splitter.", type=_Pair()),
     click.option(
+        "--criterion",
+        type=click.Choice(list(CRITERIA)),
+        help="Judge a fit to all rows by this, instead of cross-validation.",
+    ),
+    click.option(
+        "--alpha",
+        type=click.FloatRange(0, 1, min_open=True, max_open=True),
+        default=0.05,
+        show_default=True,
+        help="Level of the test of --criterion p_value.",
+    ),
+    click.option(
         "--engine",
-        type=click.Choice(list(ENGINES)),
+        type=click.Choice(list(ENGINE_NAMES)),
         default="auto",
         show_default=True,
         help="How candidates are scored; 'auto' takes the fastest that gives the refits' scores.",

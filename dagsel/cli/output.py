@@ -138,6 +138,9 @@ def _write(path: Path, content: bytes) -> None:
 
 def _table_bytes(selection: Selection, path_format: str) -> bytes:
     table: pd.DataFrame = selection.to_frame()
+    if any(len(done.moved) > 1 for done in selection.rounds):
+        # Text, which every reader of such files knows.
+        table["feature"] = [", ".join(map(str, done.moved)) or None for done in selection.rounds]
     if path_format == "parquet":
         from io import BytesIO
 
