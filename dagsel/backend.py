@@ -87,7 +87,7 @@ def to_device_of(reference: Array, array: NDArray[Any]) -> Array:
     return xp.asarray(array, device=array_api_compat.device(reference))
 
 
-def cholesky_inverse(xp: Any, matrix: Array) -> Array | None:
+def cholesky_inverse(xp: Any, matrix: Array, least: float = 0.0) -> Array | None:
     """Invert a symmetric positive definite matrix; `None` if it is not positive definite.
 
     Parameters
@@ -96,21 +96,25 @@ def cholesky_inverse(xp: Any, matrix: Array) -> Array | None:
         Array API namespace of `matrix`.
     matrix : array of shape (m, m)
         Symmetric; not written to.
+    least : float
+        A matrix of which a pivot is no greater than this counts as not positive definite.
 
     Returns
     -------
     array of shape (m, m) or None
         The symmetric inverse, to the last digit the same above and below the diagonal.
     """
-    return _inverse_lapack(matrix) if is_numpy(xp) else _inverse_standard(xp, matrix)
+    if is_numpy(xp):
+        return _inverse_lapack(matrix, least)
+    return _inverse_standard(xp, matrix, least)
 
 
-def _inverse_lapack(matrix: NDArray[np.float64]) -> NDArray[np.float64] | None:
+def _inverse_lapack(matrix: NDArray[np.float64], least: float) -> NDArray[np.float64] | None:
     # A symmetric matrix in C order is the same matrix in Fortran order, so no copy is made on the
     # way in but the one that LAPACK works on.
     work = np.array(matrix.T, order="F")
     _, failed = lapack.dpotrf(work, lower=1, overwrite_a=1, clean=0)
-    if failed:
+    if failed or np.min(work.diagonal() ** 2, initial=np.inf) <= least:
         return None
     _, failed = lapack.dpotri(work, lower=1, overwrite_c=1)
     if failed:
@@ -130,7 +134,7 @@ def _mirror_lower(work: NDArray[np.float64], width: int = 256) -> NDArray[np.flo
     return work.T
 
 
-def _inverse_standard(xp: Any, matrix: Array) -> Array | None:
+def _inverse_standard(xp: Any, matrix: Array, least: float) -> Array | None:
     try:
         factor = xp.linalg.cholesky(matrix)
     except Exception as error:
@@ -140,7 +144,7 @@ def _inverse_standard(xp: Any, matrix: Array) -> Array | None:
         return None
     pivots = xp.linalg.diagonal(factor)
     # CuPy does not check the solver's status (it would synchronise): a failure shows as NaN.
-    if not bool(xp.all(pivots > 0)):
+    if not bool(xp.all(pivots > 0)) or bool(xp.any(pivots * pivots <= least)):
         return None
     identity = xp.eye(matrix.shape[0], dtype=matrix.dtype, device=array_api_compat.device(matrix))
     half = xp.linalg.solve(factor, identity)

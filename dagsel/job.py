@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
+from sklearn import config_context
 from sklearn.base import is_classifier
 from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.metrics import check_scoring, get_scorer
+from sklearn.pipeline import Pipeline
 
 from dagsel.criterion import INFERENCE_NOTE, Criterion, CriterionName
 from dagsel.data.arrays import split_blocks
 from dagsel.data.blocks import Table
+from dagsel.data.columns import checked_weights, take_weights
 from dagsel.data.folds import draw_folds
-from dagsel.data.sources import open_table
+from dagsel.data.one_hot import Coding, Columns, one_hot_coded
+from dagsel.data.sources import open_table, scan_of_paths
 from dagsel.engines.base import Executor, Problem, Scoring
 from dagsel.engines.linear_model import final_step, linear_model
 from dagsel.engines.registry import EngineName
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 __all__ = [
+    "Categories",
     "Job",
     "choose_executor",
     "feature_columns",
@@ -46,6 +51,11 @@ __all__ = [
     "resolve_scoring",
     "runner",
 ]
+
+Categories = Literal["error", "one-hot"]
+
+# What the `score` of models is, also at the end of a pipeline.
+_OWN_SCORES = {LinearRegression: "r2", Ridge: "r2"}
 
 # An audit that finds more is a reason to warn.
 _AUDIT_PASSES = 1e-8
@@ -67,6 +77,10 @@ class Job:
         What will be done.
     audit : int
         How many decided rounds are scored again by refits at the end.
+    coding : Coding or None
+        Which columns of the table stand for the user's own, where some were coded.
+    routing : bool or None
+        Whether scikit-learn's metadata routing is enabled while the job runs; `None`: as it is.
     selection : Selection
         Filled round by round, so that what was decided outlives any failure.
     """
@@ -76,13 +90,15 @@ class Job:
     executor: Executor
     plan: Plan
     audit: int = 0
+    coding: Coding | None = None
+    routing: bool | None = None
     selection: Selection = field(init=False)
 
     def __post_init__(self) -> None:
         self.selection = Selection(
-            n_features_in=self.problem.table.n_columns,
-            names=self.problem.table.names,
-            groups=_groups(self.problem.features),
+            n_features_in=self.columns.n_columns,
+            names=self.columns.names,
+            groups=_groups(self.features),
             scoring=self.problem.scoring.name,
             direction=self.search.direction,
             plan=str(self.plan),
@@ -92,6 +108,21 @@ class Job:
         if criterion is not None and criterion.scores_moves:
             self.selection.notes.append(INFERENCE_NOTE)
 
+    @property
+    def columns(self) -> Columns:
+        """The user's own columns: how many there are, and their names."""
+        return self.problem.table if self.coding is None else self.coding
+
+    @property
+    def features(self) -> tuple[tuple[int, ...], ...]:
+        """The user's own columns of each feature."""
+        coded = self.problem.features
+        return coded if self.coding is None else self.coding.own(coded)
+
+    def columns_of(self, subset: Sequence[int]) -> tuple[int, ...]:
+        """Return the user's own columns of a subset of features, ascending."""
+        return tuple(sorted(column for feature in subset for column in self.features[feature]))
+
     def run(self, monitor: Monitor, max_seconds: float | None = None) -> Selection:
         """Run the search to its end, or until so many seconds have passed.
 
@@ -100,6 +131,11 @@ class Job:
         DagselError
             With everything decided before it in `selection`.
         """
+        routing = self.routing
+        with nullcontext() if routing is None else config_context(enable_metadata_routing=routing):
+            return self._run(monitor, max_seconds)
+
+    def _run(self, monitor: Monitor, max_seconds: float | None) -> Selection:
 
         def record(decided: Decided, rounds_left: int) -> None:
             done = self.selection.record(decided.move, decided.seconds, decided.engine)
@@ -136,7 +172,8 @@ class Job:
             self.search,
         )
         self.selection.audit = found
-        monitor.note(str(found))
+        self.selection.notes.append(str(found))
+        monitor.phase(str(found))
         if found.overturned or not found.difference <= _AUDIT_PASSES:
             warnings.warn(f"{found}. Use engine='refit'.", DagselWarning, stacklevel=3)
 
@@ -169,10 +206,13 @@ def open_job(
     estimator: Any,
     scoring: Any,
     cv: Any,
-    make_search: Callable[[Table, tuple[tuple[int, ...], ...]], Search],
+    make_search: Callable[[Columns, tuple[tuple[int, ...], ...]], Search],
     groups: Any = None,
     feature_groups: Sequence[Sequence[Any]] | None = None,
     fit_params: Mapping[str, Any] | None = None,
+    score_params: Mapping[str, Any] | None = None,
+    routing: bool | None = None,
+    categories: Categories = "error",
     engine: EngineName = "auto",
     client: Client | None = None,
     n_jobs: int | None = None,
@@ -195,13 +235,19 @@ def open_job(
     cv
         See `dagsel.data.folds.draw_folds`.
     make_search : callable
-        Called with the table and the columns of each feature; returns the search.
+        Called with the user's own columns and those of each feature; returns the search.
     groups : array-like of shape (n_rows,), optional
         For splitters that need them.
     feature_groups : list of list, optional
         Columns, by position or name, that are moved as one.
     fit_params : mapping, optional
-        Passed to the estimator's `fit`.
+        Passed to the estimator's `fit`. Weights in it may be the label of a column of X.
+    score_params : mapping, optional
+        Passed to the scorer, likewise. With a criterion it is the weights of the fit.
+    routing : bool, optional
+        See `Job`.
+    categories : {"error", "one-hot"}
+        What to do with columns of text or categories.
     engine, client, n_jobs
         See `dagsel.SequentialFeatureSelector`.
     clone_estimator : bool
@@ -221,6 +267,9 @@ def open_job(
     ValueError
         For parameters that contradict each other.
     """
+    if categories not in get_args(Categories):
+        msg = f"categories must be 'error' or 'one-hot'; got {categories!r}"
+        raise ValueError(msg)
     if isinstance(audit, bool) or audit != int(audit) or audit < 0:
         msg = f"audit must be a number of rounds, 0 or more; got {audit!r}"
         raise ValueError(msg)
@@ -231,15 +280,28 @@ def open_job(
     executor = choose_executor(client, n_jobs) if clone_estimator else LocalExecutor(1)
     if monitor is not None:
         executor.progress.listener = monitor.progress
-    table = open_table(X, y, run=runner(executor), compute=executor.compute)
+    run = runner(executor)
+    X, y = scan_of_paths(X, y)
+    X, (fit_params, score_params) = take_weights(
+        X, fit_params or {}, score_params or {}, run=run, compute=executor.compute
+    )
+    coding = None
+    if categories != "error":
+        X, y, coding = one_hot_coded(X, y, run)
+    table = open_table(X, y, run=run, compute=executor.compute)
+    fit_params, score_params = (
+        checked_weights(params, table.n_rows) for params in (fit_params, score_params)
+    )
     if not executor.in_process:
         table = split_blocks(table, executor.n_workers)
     classifier = is_classifier(estimator)
     if chosen is not None:
         _check_target(table)
         cv = "none"
+        score_params = _weights_in_scores(estimator, fit_params)
     folds = draw_folds(cv, table.n_rows, table.target, groups, classifier=classifier)
-    features = feature_columns(feature_groups, table)
+    columns: Columns = table if coding is None else coding
+    features = feature_columns(feature_groups, columns)
     problem = Problem(
         table=table,
         folds=folds,
@@ -247,12 +309,12 @@ def open_job(
         scoring=resolve_scoring(estimator, scoring)
         if chosen is None
         else Scoring(chosen.name, _no_scorer, chosen),
-        features=features,
-        fit_params=dict(fit_params or {}),
-        score_params={} if chosen is None else _weights_in_scores(estimator, fit_params or {}),
+        features=features if coding is None else coding.coded(features),
+        fit_params=fit_params,
+        score_params=score_params,
         clone_estimator=clone_estimator,
     )
-    search = make_search(table, features)
+    search = make_search(columns, features)
     if chosen is not None and chosen.scores_moves:
         _check_search_of_moves(search)
     memory = _memory(executor)
@@ -260,7 +322,7 @@ def open_job(
     if audit and not refits_fit(problem, search, executor, memory):
         msg = f"audit={audit} scores rounds again by refits, and the table is too large for them"
         raise ValueError(msg)
-    return Job(problem, search, executor, plan, audit)
+    return Job(problem, search, executor, plan, audit, coding, routing)
 
 
 def choose_executor(client: Client | None, n_jobs: int | None) -> Executor:
@@ -313,9 +375,10 @@ def monitor_for(verbose: int) -> Monitor:
 
 def resolve_scoring(estimator: Any, scoring: Any) -> Scoring:
     """Return the scorer that scikit-learn would use."""
-    if scoring is None and type(estimator) in (LinearRegression, Ridge):
-        # Their own score is this; by its name the fast engine knows it.
-        return Scoring("r2", get_scorer("r2"))
+    own = _OWN_SCORES.get(type(final_step(estimator)[1])) if scoring is None else None
+    if own is not None and type(estimator) in (*_OWN_SCORES, Pipeline):
+        # By its name the fast engines know it.
+        return Scoring(own, get_scorer(own))
     if isinstance(scoring, (list, tuple, set, dict)):
         msg = f"scoring must be a single metric, by which features are chosen; got {scoring!r}"
         raise ValueError(msg)
@@ -409,7 +472,7 @@ def _check_target(table: Table) -> None:
 
 
 def feature_columns(
-    feature_groups: Sequence[Sequence[Any]] | None, table: Table
+    feature_groups: Sequence[Sequence[Any]] | None, table: Columns
 ) -> tuple[tuple[int, ...], ...]:
     """Return the columns of each feature.
 
@@ -434,7 +497,7 @@ def feature_columns(
 
 
 def resolve_columns(
-    chosen: Iterable[Hashable] | None, table: Table, *, what: str
+    chosen: Iterable[Hashable] | None, table: Columns, *, what: str
 ) -> tuple[int, ...]:
     """Return the positions of columns given by name or position; none for `None`.
 

@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from sklearn.base import MetaEstimatorMixin, clone
 from sklearn.exceptions import NotFittedError
 
-from dagsel.data.blocks import Table
+from dagsel.data.one_hot import Columns
 from dagsel.engines.registry import EngineName
 from dagsel.exceptions import DagselWarning
 from dagsel.job import Job, features_of_columns, open_job, resolve_columns, resolve_scoring
+from dagsel.metadata import unrouted
 from dagsel.monitor import LogMonitor
 from dagsel.plan import Plan
 from dagsel.results import Round, Selection
@@ -213,7 +214,8 @@ class SequentialFeatureSelector(MetaEstimatorMixin, HoldsClient):
         Parameters
         ----------
         X, y, groups, **fit_params
-            As in `dagsel.SequentialFeatureSelector.fit`.
+            As in `dagsel.SequentialFeatureSelector.fit` without metadata routing, which is not
+            heeded: `sample_weight` weights fits and never scores.
 
         Returns
         -------
@@ -254,16 +256,20 @@ class SequentialFeatureSelector(MetaEstimatorMixin, HoldsClient):
             msg = f"cv={self.cv!r}: use at least 2 folds, or 0 to score on the training rows"
             raise ValueError(msg)
         no_folds = self.cv is None or self.cv is False or (_is_int(self.cv) and self.cv == 0)
+        scoring = self._scoring_name()
+        # As in mlxtend without metadata routing, to which its signature does not lend itself.
+        given = unrouted(self.estimator, scoring, groups, fit_params)
         return open_job(
             X,
             y,
             estimator=self.estimator,
-            scoring=self._scoring_name(),
+            scoring=scoring,
             cv="none" if no_folds else self.cv,
             make_search=self._make_search,
-            groups=groups,
+            groups=given.groups,
             feature_groups=self.feature_groups,
-            fit_params=fit_params,
+            fit_params=given.fit,
+            routing=given.routing,
             engine=self.engine,
             client=self.client,
             n_jobs=self.n_jobs,
@@ -271,7 +277,7 @@ class SequentialFeatureSelector(MetaEstimatorMixin, HoldsClient):
             monitor=LogMonitor(),  # what else there is to print begins with the search
         )
 
-    def _make_search(self, table: Table, features: tuple[tuple[int, ...], ...]) -> Search:
+    def _make_search(self, table: Columns, features: tuple[tuple[int, ...], ...]) -> Search:
         columns = resolve_columns(self.fixed_features, table, what="fixed_features")
         fixed = features_of_columns(columns, features, what="fixed_features")
         low, high = self._size_range(len(features), len(fixed))

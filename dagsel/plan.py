@@ -147,7 +147,7 @@ def make_plan(
     able = [each for each in verdicts if each.why_not is None]
     main = able[0]
     passed = verdicts[: verdicts.index(main)]
-    reason = "; ".join(f"not {each.kind.name}, because {each.why_not}" for each in passed)
+    reason = _why_not(passed)
     reason = f"{main.kind.summary} ({reason})" if reason else main.kind.summary
     plan = _plan(problem, search, executor, able, reason, memory_per_worker)
     refused = next((each.refused for each in passed if each.refused is not None), None)
@@ -175,6 +175,14 @@ class _Verdict(NamedTuple):
     @property
     def why_not(self) -> str | None:
         return self.declined or self.refused
+
+
+def _why_not(passed: Sequence[_Verdict]) -> str:
+    """Say why engines are passed over; what holds for several of them is said once."""
+    names: dict[str | None, list[str]] = {}
+    for each in passed:
+        names.setdefault(each.why_not, []).append(each.kind.name)
+    return "; ".join(f"not {' or '.join(those)}, because {why}" for why, those in names.items())
 
 
 def _verdict(

@@ -14,13 +14,15 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin
 from sklearn.feature_selection import SelectorMixin
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
+from sklearn.utils.metadata_routing import UNUSED, MetadataRouter
 from sklearn.utils.validation import check_is_fitted
 
 from dagsel.criterion import Criterion, CriterionName
-from dagsel.data.blocks import Table
+from dagsel.data.one_hot import Columns
 from dagsel.engines.registry import EngineName
 from dagsel.exceptions import DagselWarning, DataError
 from dagsel.job import (
+    Categories,
     Job,
     features_of_columns,
     monitor_for,
@@ -28,6 +30,7 @@ from dagsel.job import (
     resolve_columns,
     resolve_criterion,
 )
+from dagsel.metadata import routed, router, routing_enabled, unrouted
 from dagsel.monitor import Monitor
 from dagsel.plan import Plan
 from dagsel.results import Selection
@@ -144,6 +147,14 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
         Level of the test with ``criterion="p_value"``.
     audit : int, default=0
         Score so many of the decided rounds again by plain refits, and report the difference.
+    weighted_scores : bool, default=False
+        Whether the `sample_weight` that is given to `fit` also weights the test rows in scores.
+        With scikit-learn's metadata routing the scorer asks for weights instead.
+    categories : {"error", "one-hot"}, default="error"
+        What becomes of columns of text or categories where numbers are needed. "one-hot" makes of
+        each, in pandas and polars frames, a column of zeros and ones for every level that occurs;
+        they move as one, and results speak of the column as it was. Files are then read as a
+        whole. The estimator gets a frame of numbers.
 
     Attributes
     ----------
@@ -175,8 +186,8 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
     array([1, 2, 3, 4, 5, 7, 8])
     """
 
-    # For `set_fit_request`, which cannot see it among **fit_params.
-    __metadata_request__fit = {"sample_weight": None}  # noqa: RUF012
+    # Routed on, and not for `set_fit_request` to be asked about.
+    __metadata_request__fit = {"groups": UNUSED}  # noqa: RUF012
 
     def __init__(
         self,
@@ -200,6 +211,8 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
         criterion: CriterionName | Criterion | None = None,
         alpha: float = 0.05,
         audit: int = 0,
+        weighted_scores: bool = False,
+        categories: Categories = "error",
     ) -> None:
         self.estimator = estimator
         self.n_features_to_select = n_features_to_select
@@ -220,6 +233,8 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
         self.criterion = criterion
         self.alpha = alpha
         self.audit = audit
+        self.weighted_scores = weighted_scores
+        self.categories = categories
 
     def fit(self, X: Any, y: Any = None, groups: Any = None, **fit_params: Any) -> Any:
         """Select features.
@@ -236,6 +251,10 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
             Groups for a splitter such as `GroupKFold`.
         **fit_params
             Passed to the estimator's `fit`; those with one entry a row are sliced by fold.
+            `sample_weight` (for the last step of a pipeline ``<step>__sample_weight``) may be the
+            label of a column, which is then no feature. With scikit-learn's metadata routing
+            enabled, parameters and groups go to the estimator, the splitter and the scorer as
+            these request them.
 
         Returns
         -------
@@ -246,6 +265,8 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
         ------
         ValueError
             For parameters that make no sense or do not suit the data.
+        TypeError, UnsetMetadataPassedError
+            With metadata routing: for parameters that nobody requests.
         DataError
             For data that cannot be used; says which column and rows.
         ScoringError
@@ -313,6 +334,16 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
     ) -> Job:
         self._check_parameters()
         _check_array(X, y)
+        if routing_enabled():
+            given = routed(self, groups, fit_params)
+        else:
+            given = unrouted(
+                self.estimator,
+                self.scoring,
+                groups,
+                fit_params,
+                weighted_scores=self.weighted_scores,
+            )
         return open_job(
             X,
             y,
@@ -320,9 +351,12 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
             scoring=self.scoring,
             cv=5 if self.cv is None else self.cv,
             make_search=self._make_search,
-            groups=groups,
+            groups=given.groups,
             feature_groups=self.feature_groups,
-            fit_params=fit_params,
+            fit_params=given.fit,
+            score_params=given.score,
+            routing=given.routing,
+            categories=self.categories,
             engine=self.engine,
             client=self.client,
             n_jobs=self.n_jobs,
@@ -382,7 +416,7 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
             )
             raise ValueError(msg)
 
-    def _make_search(self, table: Table, features: tuple[tuple[int, ...], ...]) -> Search:
+    def _make_search(self, table: Columns, features: tuple[tuple[int, ...], ...]) -> Search:
         n_features = len(features)
         if n_features < 2:
             msg = f"n_features = {n_features}: at least 2 features are needed to select from"
@@ -427,7 +461,7 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
         return improving, None
 
     def _start(self, job: Job) -> None:
-        table = job.problem.table
+        table = job.columns
         self.selection_ = job.selection
         self.plan_ = job.plan
         self.n_features_in_ = table.n_columns
@@ -442,7 +476,7 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
         selection = job.selection
         if not selection.rounds:  # the first move was already one too many
             subset = job.search.subset
-            return Selected(job.problem.columns_of(subset), len(subset), None)
+            return Selected(job.columns_of(subset), len(subset), None)
         patient = self.patience is not None and self.tol is None
         chosen = choose(selection, self.n_features_to_select, patient=patient)
         note = None
@@ -476,6 +510,10 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
     def _get_support_mask(self) -> NDArray[np.bool_]:
         check_is_fitted(self, "support_")
         return self.support_
+
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Return what is routed where; see scikit-learn's user guide on metadata routing."""
+        return router(self)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -327,6 +327,47 @@ def test_groups_are_a_column(table: pd.DataFrame, folder: Path, tmp_path: Path) 
     assert_same_path(Selection.from_json(out / "selection.json"), selector.selection_)
 
 
+def test_weights_are_a_column(table: pd.DataFrame, folder: Path, tmp_path: Path) -> None:
+    data = [str(folder / "table.csv"), "--target", "label", "--drop", "Path", "--weights", "id"]
+    for flag in ([], ["--weighted-scores"]):
+        out = tmp_path / f"OUT{len(flag)}"
+        assert run_here("select", *data, *flag, "--k", "5", "-o", str(out)) == 0
+        selector = SequentialFeatureSelector(
+            LinearRegression(),
+            n_features_to_select=5,
+            direction="backward",
+            weighted_scores=bool(flag),
+        ).fit(features(table), table["label"], sample_weight=table["id"])
+        assert_same_path(Selection.from_json(out / "selection.json"), selector.selection_)
+
+
+def test_categories_and_an_audit(
+    table: pd.DataFrame, folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    coded = table.assign(Path=np.where(table["x1"] > 0, "a.png", "b.png"))
+    coded.to_csv(folder / "coded.csv", index=False)
+    out = tmp_path / "OUT"
+    data = [str(folder / "coded.csv"), "--target", "label", "--drop", "id", "--k", "5"]
+    options = ["--categories", "one-hot", "--audit", "3", "--fixed", "Path"]
+    assert run_here("select", *data, *options, "-o", str(out)) == 0
+    selector = SequentialFeatureSelector(
+        LinearRegression(),
+        n_features_to_select=5,
+        direction="backward",
+        categories="one-hot",
+        fixed_features=["Path"],
+    ).fit(coded.drop(columns=["id", "label"]), coded["label"])
+    found = Selection.from_json(out / "selection.json")
+    assert_same_path(found, selector.selection_)
+    assert (out / "selected.txt").read_text().splitlines()[0] == "Path"
+    assert found.audit is not None
+    assert len(found.audit.rounds) == 3
+    line = str(found.audit)
+    assert "all choices stand" in line
+    for text in (capfd.readouterr().err, (out / "log.txt").read_text()):
+        assert text.count(line) == 1
+
+
 def test_plan(data: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     assert run_here("plan", *data, "--k", "4", "--quiet") == 0
     text = capfd.readouterr().out
@@ -380,7 +421,7 @@ RIDGE = [*DATA, "--estimator", "sklearn.linear_model.Ridge"]
     [
         ([FILE, "--target", "lable"], ["lable", "Did you mean 'label'?"]),
         ([*DATA, "--drop", "x33"], ["x33", "Did you mean", "x3"]),
-        ([FILE, "--target", "label"], ["Path", "a.png", "--drop"]),
+        ([FILE, "--target", "label"], ["Path", "a.png", "--drop", "--categories one-hot"]),
         (["{folder}/no.csv", "--target", "label"], ["No such file", "no.csv"]),
         ([*DATA, "--fixed", "x99"], ["--fixed", "x99"]),
         ([*DATA, "--k", "13"], ["--k 13 is more than the 12 features", "from 1 to 12"]),
@@ -411,6 +452,16 @@ RIDGE = [*DATA, "--estimator", "sklearn.linear_model.Ridge"]
         ([*RIDGE, "--param", "alhpa=1"], ["alhpa", "Did you mean 'alpha'?"]),
         ([*RIDGE, "--param", "alpha"], ["'alpha'", "NAME=VALUE"]),
         ([*RIDGE, "--param", "alpha=-1"], ["--param", "alpha", "-1"]),
+        ([*DATA, "--weighted-scores"], ["--weighted-scores needs weights", "--weights"]),
+        ([*DATA, "--weights", "idd"], ["'idd' (the weights)", "Did you mean 'id'?"]),
+        ([*DATA, "--weights", "label"], ["'label' is the target and the weights"]),
+        ([*DATA, "--weights", "x1"], ["--weights is -", "in row", "at least 0"]),
+        (
+            [*DATA, "--weights", "id", "--weighted-scores", "--scoring", "neg_max_error"],
+            ["--weighted-scores", "max_error", "takes no --weights"],
+        ),
+        ([*DATA, "--audit", "-1"], ["--audit"]),
+        ([*DATA, "--categories", "dummy"], ["--categories", "one-hot"]),
         ([*DATA, "--workers", "2", "--n-jobs", "2"], ["--workers and --n-jobs"]),
         ([*DATA, "--memory-limit", "1GB"], ["--workers"]),
         ([*DATA, "--workers", "2", "--memory-limit", "lots"], ["lots", "4GiB"]),

@@ -17,7 +17,14 @@ from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.preprocessing import PolynomialFeatures
 
 from dagsel import backend
-from dagsel.kernels import candidates, factors, predictions, pseudo_inverse, truncation
+from dagsel.kernels import (
+    candidates,
+    factor_updates,
+    factors,
+    predictions,
+    pseudo_inverse,
+    truncation,
+)
 
 
 @dataclass
@@ -107,7 +114,7 @@ def walk(fold, library, start, moves, rtol=1e-10, every=1, **options):
         if number % every == 0:
             chosen = range(p) if p < 15 else moves[number : number + 5]
             check_candidates(fold, library, state, active, chosen, rtol)
-        state = factors.toggle(library.xp, state, column, **options)
+        state = factor_updates.toggle(library.xp, state, column, **options)
         active ^= {column}
         check_state(fold, library, state, active, rtol)
     assert set(np.flatnonzero(on_host(state.active))) == active
@@ -182,7 +189,7 @@ def test_random_walks(data, seed, full, overwrite, toggles):
     fold = Fold(X, y)
     state, active = fold.state(NUMPY, start), set(start)
     for number, column in enumerate(toggles):
-        state = factors.toggle(numpy_xp, state, column, overwrite=overwrite and number > 0)
+        state = factor_updates.toggle(numpy_xp, state, column, overwrite=overwrite and number > 0)
         active ^= {column}
     growth = max(1.0, state.growth)
     check_state(fold, NUMPY, state, active, 1e-13 * growth**2)
@@ -217,13 +224,13 @@ def test_in_place_and_not_agree_and_nothing_else_is_written_to():
         arrays = {name: np.array(value) for name, value in vars(state).items() if _is(value)}
         pure = state
         for column in (2, 0, 2, 4):
-            pure = factors.toggle(numpy_xp, pure, column)
+            pure = factor_updates.toggle(numpy_xp, pure, column)
         for name, value in arrays.items():
             np.testing.assert_array_equal(getattr(state, name), value)
         train, test = state.train.copy(), state.test.copy()
         owned = state
         for column in (2, 0, 2, 4):
-            owned = factors.toggle(numpy_xp, owned, column, overwrite=True)
+            owned = factor_updates.toggle(numpy_xp, owned, column, overwrite=True)
         np.testing.assert_array_equal(train, state.train)
         np.testing.assert_array_equal(test, state.test)
         for name in arrays:
@@ -239,7 +246,7 @@ def test_backward_alone_gives_the_same_without_the_inactive_columns(library):
     fold = Fold(X, y)
     state, active = fold.state(library, range(9)), set(range(9))
     for column in (8, 0, 5, 7):
-        state = factors.toggle(library.xp, state, column, keep_inactive=False)
+        state = factor_updates.toggle(library.xp, state, column, keep_inactive=False)
         active ^= {column}
     keep = sorted(active)
     state = factors.columns_kept(library.xp, state, library.asarray(np.array(keep)))
@@ -260,7 +267,7 @@ def test_a_group_of_columns_is_removed_as_one(library):
         library.xp, state, library.asarray(np.array([1, 4, 6])), complete=False
     )
     for place in range(3):
-        group = factors.toggle(library.xp, group, place, keep_inactive=False)
+        group = factor_updates.toggle(library.xp, group, place, keep_inactive=False)
     np.testing.assert_allclose(on_host(group.residuals), fold.refit({0, 2, 3, 5}), rtol=1e-10)
 
 
@@ -341,7 +348,7 @@ def test_bounds_hold_on_the_way():
         p = X.shape[1]
         state, active = fold.state(NUMPY, range(p)), set(range(p))
         for column in [0, 3, 5, 0, 2, 1, 4]:
-            state = factors.toggle(numpy_xp, state, column)
+            state = factor_updates.toggle(numpy_xp, state, column)
             active ^= {column}
             values = np.linalg.svd(state.train[sorted(active)], compute_uv=False)
             kept = values[values > 1e-9 * values[0]]

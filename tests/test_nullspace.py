@@ -16,7 +16,7 @@ from dagsel.backend import independent_columns
 from dagsel.engines.dependent_start import dependent_start
 from dagsel.engines.fold_start import FoldFacts, start_fold
 from dagsel.engines.linear_model import LinearModel
-from dagsel.engines.tableau_part import make_parts, part_errors, toggled
+from dagsel.engines.tableau_part import Candidates, make_parts, part_errors, toggled
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels import nullspace, tableau
 from dagsel.kernels.moments import row_moments
@@ -82,13 +82,15 @@ class Fold:
 
     def check(self):
         """Compare the subset's error, and that after every toggle of either direction."""
-        own = part_errors(self.part, [], self.active).errors[0, 0]
+        own = part_errors(self.part, Candidates.of([]), self.active).errors[0, 0]
         np.testing.assert_allclose(own, self.refit_errors(self.active), rtol=1e-9)
         for asked in (self.active, ~self.active):
             columns = [int(j) for j in np.flatnonzero(asked) if self.part.positions[j] >= 0]
             if not columns:
                 continue
-            found = part_errors(self.part, [(j,) for j in columns], self.active).errors[0]
+            found = part_errors(
+                self.part, Candidates.of([(j,) for j in columns]), self.active
+            ).errors[0]
             for column, errors in zip(columns, found, strict=True):
                 changed = self.active.copy()
                 changed[column] ^= True

@@ -50,7 +50,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("executors", "plan"),
     ("scheduler",),
     ("job",),
-    ("elimination",),
+    ("elimination", "metadata"),
     ("selector",),
     ("recursive",),
     ("mlxtend",),

@@ -85,8 +85,8 @@ def test_like_mlxtend_in_every_direction(problem, direction):
     ours = LikeMlxtend(**parameters)
     told = fitted(ours, *problem.load())
     check_same(ours, Mlxtend(**parameters).fit(*problem.load()))
-    assert ours.selection_.engines == (("moments",) if problem.fast else ("refit",))
-    assert bool(told) == (not problem.fast)
+    assert ours.selection_.engines == (problem.engine,)
+    assert bool(told) == (problem.engine == "refit")
 
 
 def splitter_cases():

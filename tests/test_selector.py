@@ -133,9 +133,9 @@ def test_a_clone_has_everything_but_what_was_fitted(table):
     selector.fit(*table).set_params(client=client)
     selector.set_output(transform="pandas")
     with config_context(enable_metadata_routing=True):
-        selector.set_fit_request(groups=True, sample_weight="w")
+        selector.estimator.set_fit_request(sample_weight="w")
         twin = clone(selector)
-        assert twin.get_metadata_routing().fit.requests == {"groups": True, "sample_weight": "w"}
+        assert twin.get_metadata_routing().consumes("fit", {"w", "sample_weight"}) == {"w"}
     assert twin.client is client
     assert twin.estimator is not selector.estimator
     assert twin.estimator.alpha == 2.0
@@ -151,6 +151,7 @@ def test_parameters_are_those_of_the_constructor_and_settable(table):
         *("estimator", "n_features_to_select", "tol", "direction", "scoring", "cv", "n_jobs"),
         *("floating", "fixed_features", "feature_groups", "engine", "client", "verbose"),
         *("step", "patience", "max_seconds", "criterion", "alpha", "audit"),
+        *("weighted_scores", "categories"),
     }
     selector.set_params(estimator__alpha=5.0, direction="backward", n_features_to_select=5)
     assert selector.estimator.alpha == 5.0
@@ -1143,7 +1144,8 @@ def test_groups_and_weights_are_routed(table, groups):
     plain = SequentialFeatureSelector(Ridge(), n_features_to_select=2, cv=GroupKFold(4))
     plain.fit(X, y, groups=groups, sample_weight=weights)
     with config_context(enable_metadata_routing=True):
-        selector = clone(plain).set_fit_request(groups=True, sample_weight="importance")
+        selector = clone(plain)
+        selector.estimator.set_fit_request(sample_weight="importance")
         model = make_pipeline(selector, LinearRegression())
         model.fit(X, y, groups=groups, importance=weights)
         routed = model[0].selection_.rounds

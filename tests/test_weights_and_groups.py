@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from test_parity import features
 
-from dagsel import SequentialFeatureSelector
+from dagsel import DataError, SequentialFeatureSelector
 
 RTOL = 1e-9
 DIRECTIONS = ("backward", "forward")
@@ -106,12 +106,11 @@ def test_weights_that_leave_too_few_rows(weights):
 
 
 @pytest.mark.parametrize("bad", [np.nan, -1.0])
-def test_weights_that_are_none_are_left_to_the_estimator(weights, bad):
+def test_weights_that_are_none(weights, bad):
     weights[7] = bad
     selector = SequentialFeatureSelector(LinearRegression(), direction="backward", cv=3)
-    plan = selector.plan(X, y, sample_weight=weights)
-    assert plan.engine == "refit"
-    assert "weights" in plan.reason
+    with pytest.raises(DataError, match="in row 7"):
+        selector.plan(X, y, sample_weight=weights)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

@@ -35,6 +35,7 @@ from dagsel.cli.output import Output
 from dagsel.cli.progress import Reporter, reporting
 from dagsel.cli.where import connected
 from dagsel.data.sources import open_table, scan
+from dagsel.engines.linear_model import final_step
 from dagsel.job import Job, choose_executor, runner
 from dagsel.plan import Plan
 from dagsel.results import Selection
@@ -124,7 +125,8 @@ def _open(
             drop=[*options.drop, *([] if options.groups is None else [options.groups])],
             columns=options.columns or None,
         )
-        return selector._open(data, None, _groups(options, client, reporter), {}, reporter)
+        weights = {} if options.weights is None else {_weights_name(selector): options.weights}
+        return selector._open(data, None, _groups(options, client, reporter), weights, reporter)
 
 
 def _selector(options: Options, client: Client | None) -> SequentialFeatureSelector:
@@ -145,7 +147,15 @@ def _selector(options: Options, client: Client | None) -> SequentialFeatureSelec
         client=client,
         criterion=options.criterion,
         alpha=options.alpha,
+        audit=options.audit,
+        weighted_scores=options.weighted_scores,
+        categories=options.categories,
     )
+
+
+def _weights_name(selector: SequentialFeatureSelector) -> str:
+    prefix, _ = final_step(selector.estimator)
+    return f"{prefix}sample_weight"
 
 
 def _groups(options: Options, client: Client | None, reporter: Reporter) -> Any:

@@ -50,6 +50,10 @@ _OPTION_OF = {
     "n_features_to_select": "--k",
     "fixed_features": "--fixed",
     "engine=": "--engine ",
+    "audit=": "--audit ",
+    "sample_weight": "--weights",
+    "weighted_scores=True": "--weighted-scores",
+    "categories='one-hot'": "--categories one-hot",
 }
 
 _RANGE = re.compile(r"--k \((\d+), (\d+)\)")

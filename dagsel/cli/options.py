@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -14,6 +14,7 @@ from dagsel.cli.errors import NOTHING, Interrupted
 from dagsel.cli.objects import literal
 from dagsel.criterion import CRITERIA, CriterionName
 from dagsel.engines.registry import ENGINE_NAMES, EngineName
+from dagsel.job import Categories
 from dagsel.search import Direction
 
 __all__ = ["Options", "shared_options"]
@@ -31,6 +32,9 @@ class Options:
     drop: tuple[str, ...]
     columns: tuple[str, ...]
     groups: str | None
+    weights: str | None
+    weighted_scores: bool
+    categories: Categories
     k: Size
     tol: float | None
     step: int | float
@@ -47,6 +51,7 @@ class Options:
     criterion: CriterionName | None
     alpha: float
     engine: EngineName
+    audit: int
     n_jobs: int | None
     scheduler: str | None
     scheduler_file: str | None
@@ -73,6 +78,9 @@ class Options:
             raise click.UsageError(msg)
         if self.floating and self.step != 1:
             msg = f"--floating moves one feature at once, but --step is {self.step}. Give one."
+            raise click.UsageError(msg)
+        if self.weighted_scores and self.weights is None:
+            msg = "--weighted-scores needs weights: name their column with --weights."
             raise click.UsageError(msg)
         if self.groups is not None and self.cv.isdigit():
             msg = (
@@ -194,6 +202,18 @@ _DECORATORS = (
         help="Column of groups for the splitter of --cv, such as GroupKFold. Not a feature.",
     ),
     click.option(
+        "--weights", metavar="NAME", help="Column of weights of the rows in fits. Not a feature."
+    ),
+    click.option("--weighted-scores", is_flag=True, help="Weight the test rows in scores, too."),
+    click.option(
+        "--categories",
+        type=click.Choice(list(get_args(Categories))),
+        default="error",
+        show_default=True,
+        help="What to do with columns of text: 'one-hot' makes of each a column of zeros and ones "
+        "for every level, which move as one. The files are then read as a whole.",
+    ),
+    click.option(
         "--k",
         type=_Size(),
         default="auto",
@@ -279,6 +299,14 @@ _DECORATORS = (
         default="auto",
         show_default=True,
         help="How candidates are scored; 'auto' takes the fastest that gives the refits' scores.",
+    ),
+    click.option(
+        "--audit",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        metavar="N",
+        help="Score so many of the decided rounds again by refits, and report the difference.",
     ),
     click.option("--n-jobs", type=int, help="Processes for refits, without a cluster."),
     click.option("--scheduler", metavar="ADDRESS", help="Run on this Dask cluster."),

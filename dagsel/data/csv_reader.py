@@ -271,7 +271,9 @@ class CsvReader:
         what = "true or false" if i in self.bools else "a number"
         msg = (
             f"Column {name!r} has {column[row].as_py()!r}, which is not {what}, in {place(row)}. "
-            f"Drop the column with drop=[...] or --drop, or encode it as numbers.{more}"
+            "Drop the column with drop=[...] or --drop, or encode it as numbers; a "
+            "SequentialFeatureSelector(categories='one-hot') or --categories one-hot encodes "
+            f"text.{more}"
         )
         raise DataError(msg)
 

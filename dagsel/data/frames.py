@@ -126,7 +126,10 @@ def check_numeric(frame: Any) -> None:
         return
     named = ", ".join(f"{name!r} ({dtype})" for name, dtype in odd[:5])
     more = f" and {len(odd) - 5} more" if len(odd) > 5 else ""
-    msg = f"Columns are not numeric: {named}{more}. Drop them, or encode them as numbers."
+    msg = (
+        f"Columns are not numeric: {named}{more}. Drop them, or encode them as numbers; columns of "
+        "text or categories are encoded by SequentialFeatureSelector(categories='one-hot')."
+    )
     raise DataError(msg)
 
 

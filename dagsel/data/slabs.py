@@ -133,6 +133,7 @@ def type_error(columns: Sequence[tuple[str, str]], where: str) -> DataError:
     more = f" and {len(columns) - 5} more" if len(columns) > 5 else ""
     msg = (
         f"Columns of {where} are not numeric: {named}{more}. "
-        "Drop them with drop=[...] or --drop, or encode them as numbers."
+        "Drop them with drop=[...] or --drop, or encode them as numbers; a "
+        "SequentialFeatureSelector(categories='one-hot') or --categories one-hot encodes text."
     )
     return DataError(msg)

@@ -15,7 +15,7 @@ from dagsel.data.files import Format, Layout, PathLike, Scan, expand, file_forma
 from dagsel.data.values import check_lengths, listing, unknown_columns
 from dagsel.exceptions import DagselWarning, DataError
 
-__all__ = ["Scan", "open_table", "scan", "split_blocks"]
+__all__ = ["Scan", "open_table", "scan", "scan_of_paths", "split_blocks"]
 
 Run = Callable[..., Any]
 Compute = Callable[..., tuple[Any, ...]]
@@ -157,13 +157,12 @@ def open_table(X: Any, y: Any = None, *, run: Run = map, compute: Compute = comp
     DataError
         For input that cannot be used.
     """
+    X, y = scan_of_paths(X, y)
     if isinstance(X, Scan):
         if y is not None:
             msg = "y is given, but the scan names its target already. Leave y out."
             raise DataError(msg)
         return _scanned(X, run)
-    if _is_paths(X):
-        return _scanned(scan(X, target=_target_names(y)), run)
     _refuse(X)
     if y is None:
         msg = "y is missing. Give the target, or the label of its column in X."
@@ -179,6 +178,11 @@ def open_table(X: Any, y: Any = None, *, run: Run = map, compute: Compute = comp
         msg = f"y is the label {y!r}, but X is a {type(X).__name__}, which has no column labels."
         raise DataError(msg)
     return memory_table(X, y)
+
+
+def scan_of_paths(X: Any, y: Any) -> tuple[Any, Any]:
+    """Return (scan, None) for paths and the name of the target; anything else as it is."""
+    return (scan(X, target=_target_names(y)), None) if _is_paths(X) else (X, y)
 
 
 def _scanned(described: Scan, run: Run) -> Table:

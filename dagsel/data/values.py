@@ -20,6 +20,7 @@ __all__ = [
     "column_label",
     "infer_objects",
     "listing",
+    "missing_value",
     "row_of_array",
     "target_matrix",
     "unknown_columns",
@@ -139,6 +140,11 @@ def check_features(
         msg += f"Also in the following rows: {listing(others)}. "
     msg += _REMEDY
     raise DataError(msg)
+
+
+def missing_value(label: str, place: str) -> DataError:
+    """Return the error for a missing value in a column of text or categories."""
+    return DataError(f"Column {label} has a missing value in {place}. {_REMEDY}")
 
 
 def infer_objects(values: NDArray[Any]) -> NDArray[Any]:

@@ -160,25 +160,27 @@ def _tree_sum(executor: Executor, parts: list[Handle], layer: int, atom: int) ->
 def pilot_shift(centred: tuple[bool, bool], block: Block, payload: Any) -> Array:
     """Return a value within the spread of each column, and zeros for what is not centred.
 
-    The mean of some rows; but a value that half of them have, such as the zero of a sparse column,
-    is taken itself: rows that equal it add exactly nothing. So a column that is constant in the
+    The mean of some rows; but a value of a feature that half of them have, such as the zero of a
+    sparse column, is taken itself: rows that equal it add exactly nothing. So a column that is constant in the
     training rows of a fold shows as such, whatever it is elsewhere.
     """
     slab = next(iter(block.slabs(payload, 4096)))
+    features, targets = slab.features, slab.targets
     pilots = [
-        _pilot(part) if about_pilot else np.zeros(part.shape[1])
-        for part, about_pilot in zip((slab.features, slab.targets), centred, strict=True)
+        _frequent_or_mean(features) if centred[0] else np.zeros(features.shape[1]),
+        np.mean(targets, axis=0, dtype=np.float64) if centred[1] else np.zeros(targets.shape[1]),
     ]
     return to_compute(np.concatenate(pilots))
 
 
-def _pilot(part: NDArray[Any]) -> NDArray[np.float64]:
-    rows = np.unique(np.linspace(0, part.shape[0] - 1, _PILOT_ROWS).astype(np.intp))
+def _frequent_or_mean(features: NDArray[Any]) -> NDArray[np.float64]:
+    rows = np.unique(np.linspace(0, features.shape[0] - 1, _PILOT_ROWS).astype(np.intp))
     # An odd number, so that the median is a value of its column.
-    sample = np.asarray(part[rows[: len(rows) - 1 + len(rows) % 2]], dtype=np.float64)
+    sample = np.asarray(features[rows[: len(rows) - 1 + len(rows) % 2]], dtype=np.float64)
     median = np.median(sample, axis=0)
     frequent = 2 * np.count_nonzero(sample == median, axis=0) >= len(sample)
-    pilot: NDArray[np.float64] = np.where(frequent, median, np.mean(part, axis=0, dtype=np.float64))
+    mean = np.mean(features, axis=0, dtype=np.float64)
+    pilot: NDArray[np.float64] = np.where(frequent, median, mean)
     return pilot
 
 

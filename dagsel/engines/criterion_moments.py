@@ -15,7 +15,7 @@ from dagsel.engines.base import ScoreTable
 from dagsel.engines.certificate import EPSILON, MAX_RELATIVE_ERROR, TINY, explain_cutoff
 from dagsel.engines.criterion_scores import Fits, RowFacts, criterion_scores
 from dagsel.engines.fold_start import FullFit
-from dagsel.engines.tableau_part import Part, part_errors
+from dagsel.engines.tableau_part import Candidates, Part, part_errors
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels.nullspace import NullSpace, nullity, redundancy
 from dagsel.kernels.tableau import Tableau, current_rows
@@ -90,7 +90,7 @@ def score_by_criterion(
         growth *= max(1.0, _inflation(part) / facts.inflation) ** 2
         _check_dependence(part, active)
     if not candidates:
-        now = part_errors(part, [], active).errors[0, :, 0]
+        now = part_errors(part, Candidates.of([]), active).errors[0, :, 0]
         fits = _fits(facts, now, np.array([rank]), growth)
         return ScoreTable(*criterion_scores(facts.criterion, facts.rows, fits))
     removal = bool(active[candidates[0][0]])
@@ -120,7 +120,7 @@ def _check_dependence(part: Part, active: NDArray[np.bool_]) -> None:
     It does where columns are dependent, and not where they are only nearly so.
     """
     basic = float(to_host(part.tableau.errors)[0, 0])
-    minimum_norm = float(part_errors(part, [], active).errors[0, 0, 0])
+    minimum_norm = float(part_errors(part, Candidates.of([]), active).errors[0, 0, 0])
     if not abs(minimum_norm - basic) <= MAX_RELATIVE_ERROR * abs(basic):
         raise NotCertifiedError(_CONDITIONING)
 
@@ -198,8 +198,8 @@ def _single_moves(
     xp = namespace(part.tableau.pivots)
     columns = [each[0] for each in candidates]
     positions = part.positions[columns]
-    errors = part_errors(part, candidates, active).errors[0, :, 0]
-    current = part_errors(part, [], active).errors[0, :, 0]
+    errors = part_errors(part, Candidates.of(candidates), active).errors[0, :, 0]
+    current = part_errors(part, Candidates.of([]), active).errors[0, :, 0]
     pivots = to_host(part.tableau.pivots)[0]
     moves = ~facts.constant[columns]
     if part.null is not None:

@@ -123,7 +123,7 @@ def start_fold(
     arguments, constant = scaled.arguments, scaled.constant
     starts_full = 2 * len(columns) > p
     in_units = xp.where(constant, xp.zeros_like(scaled.scale), scaled.scale / scaled.units)
-    full = full_tableau(xp, *arguments)
+    full = full_tableau(xp, *arguments, least=1 / _DEPENDENT)
     null = None
     if full is not None and _well_conditioned(xp, full):
         growth = certified_growth(
@@ -223,7 +223,10 @@ def _scaled(
 
 
 def _well_conditioned(xp: Any, full: Tableau) -> bool:
-    """Tell whether no column is so nearly dependent that it may be dependent altogether."""
+    """Tell whether no column is so nearly dependent that it may be dependent altogether.
+
+    Pivots of the factorisation tell most such columns, before the inverse is made; not all.
+    """
     return bool(xp.all(-full.pivots < _DEPENDENT))
 
 

@@ -59,13 +59,16 @@ def linear_model(estimator: Any) -> LinearModel | str:
     if type(estimator) is Pipeline:
         steps = [step for _, step in estimator.steps if step is not None and step != "passthrough"]
         if len(steps) != 2 or type(steps[0]) is not StandardScaler or estimator.memory is not None:
-            return "of pipelines only a StandardScaler before a linear model is folded in"
+            return (
+                "of pipelines only a StandardScaler before a linear model, without memory=, has a "
+                "short cut"
+            )
         standardise = (bool(steps[0].with_mean), bool(steps[0].with_std))
         estimator = steps[1]
     if type(estimator) not in (LinearRegression, Ridge, RidgeClassifier):
         return f"{type(estimator).__name__} is not LinearRegression, Ridge or RidgeClassifier"
     if estimator.positive:
-        return "positive=True is not a linear solve"
+        return f"{type(estimator).__name__}(positive=True) is no linear solve"
     intercept = bool(estimator.fit_intercept)
     if isinstance(estimator, LinearRegression):
         # Handed to `scipy.linalg.lstsq`. Before scikit-learn 1.7 there was no `tol`, and LAPACK's
@@ -83,7 +86,7 @@ def _ridge_model(
         return f"{name}(solver={estimator.solver!r}) is iterative, its scores are approximate"
     alpha = np.ravel(estimator.alpha)
     if len(alpha) != 1 or not alpha[0] > 0:
-        return f"{name} with several or zero penalties"
+        return f"{name}(alpha={estimator.alpha!r}) has not one penalty above 0"
     classifier = isinstance(estimator, RidgeClassifier)
     if classifier and estimator.class_weight is not None:
         return f"{name} with class weights"

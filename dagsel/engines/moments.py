@@ -26,7 +26,7 @@ from dagsel.engines.criterion_moments import CriterionFacts, score_by_criterion,
 from dagsel.engines.criterion_scores import RowFacts, row_facts
 from dagsel.engines.fold_start import FoldFacts, FoldStart, start_fold
 from dagsel.engines.linear_model import LinearModel, declines_parameters, linear_model
-from dagsel.engines.tableau_part import Part, make_parts, part_errors, toggled
+from dagsel.engines.tableau_part import Candidates, Part, make_parts, part_errors, toggled
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels.metrics import METRICS, Metric, score_from_errors
 from dagsel.kernels.moments import sum_moments
@@ -254,11 +254,11 @@ class MomentsEngine:
 
     def score(self, state: MomentsState, request: Request) -> ScoreTable:
         """Score from diagonals and target columns; see `Engine.score`."""
-        candidates = [self.columns[feature] for feature in request.candidates]
+        candidates = Candidates.of([self.columns[feature] for feature in request.candidates])
         if state.by_criterion is not None:
             growth_there = float(state.growth[0, 0])
             return score_by_criterion(
-                state.by_criterion, state.parts[0], candidates, state.active, growth_there
+                state.by_criterion, state.parts[0], candidates.groups, state.active, growth_there
             )
         n_targets = state.spread.shape[1]
         errors = np.empty((len(state.n_test), request.n_rows, n_targets))

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn import config_context, get_config
 from sklearn.base import clone
 from sklearn.utils import _safe_indexing
 
@@ -51,6 +52,9 @@ class RefitData:
         See `Problem`.
     by_criterion : CriterionRefits or None
         Scores fits to all rows, where there is a criterion in place of a scorer.
+    routing : bool
+        Whether scikit-learn's metadata routing is enabled where the selection was started; other
+        threads and processes do not know.
     """
 
     features: Any
@@ -64,6 +68,7 @@ class RefitData:
     clone_estimator: bool
     score_params: Mapping[str, Any]
     by_criterion: CriterionRefits | None = None
+    routing: bool = False
 
     def __sizeof__(self) -> int:
         """Return the bytes of the rows: by it Dask places tasks and watches memory."""
@@ -143,6 +148,10 @@ class RefitEngine:
 
         A fit or a score that raises counts as NaN; where it was and why is kept of the first.
         """
+        with config_context(enable_metadata_routing=state.data.routing):
+            return self._score(state, request)
+
+    def _score(self, state: RefitState, request: Request) -> ScoreTable:
         if state.data.by_criterion is not None:
             return _score_by_criterion(state.data, state.data.by_criterion, request)
         rows: list[list[float]] = []
@@ -169,6 +178,7 @@ def problem_facts(problem: Problem) -> dict[str, Any]:
         "clone_estimator": problem.clone_estimator,
         "score_params": dict(problem.score_params),
         "criterion": problem.scoring.criterion,
+        "routing": get_config()["enable_metadata_routing"],
     }
 
 

@@ -133,7 +133,7 @@ class RowsEngine:
         return declines_parameters(problem)
 
     @staticmethod
-    def refuses(problem: Problem) -> str | None:
+    def refuses(problem: Problem) -> None:
         """Refuse nothing that is not declined: any number of rows and columns will do."""
         del problem
 
@@ -159,8 +159,13 @@ class RowsEngine:
     def cost(problem: Problem, search: Search, executor: Executor) -> Cost:
         """Count four matrices of a fold's rows; see `Engine.cost`."""
         n_folds, p, n = problem.folds.n_folds, problem.table.n_columns, problem.table.n_rows
+        model = linear_model(problem.estimator)
+        assert isinstance(model, LinearModel), "declined problems have no engine"
+        shrinks = search.direction == "backward" and not search.floating
+        left_out = leaves_one_out(problem, model, _largest(problem, search, shrinks=shrinks))
+        n_folds = 1 if left_out else n_folds
         train = min(float(np.max(problem.folds.train_sizes)), p)
-        test = float(np.max(problem.folds.test_sizes))
+        test = n if left_out else float(np.max(problem.folds.test_sizes))
         # Training rows and their duals; test rows, steps and images. Twice on a cluster: as
         # made, and as carried on.
         fold = 8 * p * (2 * train + 3 * test) * (1.5 if executor.in_process else 2.0)
@@ -171,7 +176,7 @@ class RowsEngine:
             piece_bytes=int(fold),
             everywhere_bytes=8 * n * p,
             operations=n_folds * (4.0 * n * p * min(n, p) + rounds),
-            what=f"the rows' factors of {n_folds} folds",
+            what="the rows' factors" + ("" if left_out else f" of {n_folds} folds"),
             remedy="use more workers or memory, fewer folds or fewer columns",
         )
 

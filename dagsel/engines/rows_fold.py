@@ -281,9 +281,8 @@ _PRIMAL_MOST = 2048
 
 def _dual_serves(shrinks: bool, train: Any) -> bool:
     m, r = train.shape
-    if not shrinks:
-        return m > max(r, _PRIMAL_MOST)
-    return m > max(_DUAL_LEAST, _DUAL_RATIO * r)
+    least = max(_DUAL_LEAST, _DUAL_RATIO * r) if shrinks else max(r, _PRIMAL_MOST)
+    return bool(m > least)
 
 
 def _augmented(xp: Any, train: Any, goal: Any, penalty: float) -> tuple[Any, Any]:

@@ -160,7 +160,7 @@ class Measure:
         return float(self.scorer(stand_in, rows, facts.truth, **weights))
 
 
-class _Regressor(RegressorMixin, BaseEstimator):
+class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Has been fitted, and knows its predictions."""
 
     def __init__(self, predictions: Floats) -> None:
@@ -170,7 +170,7 @@ class _Regressor(RegressorMixin, BaseEstimator):
         return self.predictions
 
 
-class _Classifier(ClassifierMixin, BaseEstimator):
+class _Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Has been fitted, and knows its predictions."""
 
     def __init__(

@@ -26,7 +26,8 @@ from dagsel.kernels.candidates import (
     candidate_steps,
     toggled_errors,
 )
-from dagsel.kernels.factors import Factors, columns_kept, toggle
+from dagsel.kernels.factor_updates import toggle
+from dagsel.kernels.factors import Factors, columns_kept
 from dagsel.kernels.metrics import score_from_errors
 
 __all__ = [
@@ -247,7 +248,7 @@ def _snapped(
 ) -> Floats:
     """Make decisions of equal test rows equal, for metrics that look at their order."""
     active = to_host(state.factors.active)
-    candidates: Sequence[Any] = request.candidates[here] if variants.steps is not None else ()
+    candidates: Any = () if variants.steps is None else request.candidates[here]
     found = predictions.copy()
     for number, decisions in enumerate(predictions):
         subset = active.copy()
@@ -300,10 +301,11 @@ def _from_errors(measure: Measure, state: FoldState, errors: Floats) -> Floats:
     n_rows = np.array([float(len(start.facts.truth))])
     weight = start.facts.weight
     total = n_rows if weight is None else np.array([float(np.sum(weight))])
-    scores: Floats = score_from_errors(
+    (scores,) = score_from_errors(
         np, measure.metric, errors[None, :, :], n_rows, start.variation[None, :], total
     )
-    return scores[0]
+    found: Floats = scores
+    return found
 
 
 def with_shaken_doubt(

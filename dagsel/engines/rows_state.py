@@ -21,7 +21,8 @@ from dagsel.engines.rows_fold import (
 )
 from dagsel.engines.rows_metrics import TestRowsFacts
 from dagsel.exceptions import NotCertifiedError
-from dagsel.kernels.factors import DUAL, Factors, columns_kept, present_growth, toggle
+from dagsel.kernels.factor_updates import toggle
+from dagsel.kernels.factors import DUAL, Factors, columns_kept, present_growth
 
 __all__ = ["FoldStart", "FoldState", "moved_fold", "start_fold_rows", "without_columns"]
 

@@ -36,7 +36,7 @@ from dagsel.kernels.tableau import (
     with_room,
 )
 
-__all__ = ["Errors", "Part", "make_parts", "part_errors", "toggled"]
+__all__ = ["Candidates", "Errors", "Part", "make_parts", "part_errors", "toggled"]
 
 # Changes kept as factors before they are applied: more make reading a row slower, fewer apply the
 # matrix product more often. Flat between 96 and 192 for 1,000 to 5,000 columns.
@@ -91,6 +91,31 @@ class Part:
         order = there[np.argsort(self.positions[there])]
         found: NDArray[np.intp] = order[np.asarray(positions)]
         return found
+
+
+class Candidates(NamedTuple):
+    """What a request asks to toggle.
+
+    Attributes
+    ----------
+    groups : sequence of tuple of int
+        Columns that move as one.
+    columns : ndarray of int
+        All of these columns, one after the other: of each candidate one, unless they are groups.
+    """
+
+    groups: Sequence[tuple[int, ...]]
+    columns: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, groups: Sequence[tuple[int, ...]]) -> Candidates:
+        """Return the candidates that consist of groups of columns, or of single ones."""
+        return cls(groups, np.array([j for group in groups for j in group], dtype=np.intp))
+
+    @property
+    def single(self) -> bool:
+        """Whether every candidate is one column."""
+        return len(self.columns) == len(self.groups)
 
 
 class Errors(NamedTuple):
@@ -220,17 +245,15 @@ def _tidied(xp: Any, part: Part, gone: NDArray[np.bool_]) -> Part:
     return part
 
 
-def part_errors(
-    part: Part, candidates: Sequence[tuple[int, ...]], active: NDArray[np.bool_]
-) -> Errors:
+def part_errors(part: Part, candidates: Candidates, active: NDArray[np.bool_]) -> Errors:
     """Return the test errors after toggling each candidate; without any, of the subset itself.
 
     Parameters
     ----------
     part : Part
         At the subset.
-    candidates : sequence of tuple of int
-        Columns that move as one.
+    candidates : Candidates
+        Which.
     active : ndarray of bool of shape (n_columns,)
         The columns in the model.
 
@@ -240,18 +263,17 @@ def part_errors(
         If the errors could be wrong.
     """
     xp = namespace(part.tableau.pivots)
-    single = all(len(columns) == 1 for columns in candidates)
-    if any(part.positions[column] < 0 for columns in candidates for column in columns):
+    positions = part.positions[candidates.columns]
+    if np.any(positions < 0):
         msg = "a candidate is no longer in the tableau"
         raise RuntimeError(msg)
     if part.null is not None:
         return _dependent_errors(xp, part, part.null, candidates, active)
-    if not candidates:
+    if not candidates.groups:
         return Errors(np.maximum(to_host(part.tableau.errors), 0.0)[:, None, :])
-    if single:
-        positions = part.positions[[columns[0] for columns in candidates]]
+    if candidates.single:
         return Errors(to_host(toggled_errors(xp, part.tableau))[:, positions, :])
-    return Errors(_group_errors(xp, part, candidates))
+    return Errors(_group_errors(xp, part, candidates.groups))
 
 
 def _group_errors(
@@ -288,20 +310,20 @@ def _dependent_errors(
     xp: Any,
     part: Part,
     null: NullSpace,
-    candidates: Sequence[tuple[int, ...]],
+    candidates: Candidates,
     active: NDArray[np.bool_],
 ) -> Errors:
     """Return minimum-norm errors, if it is certain which columns are redundant or dependent."""
     there = np.zeros(part.tableau.n_columns, dtype=np.bool_)
     there[part.positions[active & (part.positions >= 0)]] = True
-    chosen = part.positions[np.array([columns[0] for columns in candidates], dtype=np.intp)]
+    chosen = part.positions[candidates.columns]
     wanted = np.zeros_like(there)
     wanted[chosen] = True
     pivots = to_host(part.tableau.pivots)[0]
     redundant = np.zeros_like(pivots) if nullity(null) == 0 else to_host(redundancy(xp, null))
     _check_told_apart(part, redundant, wanted & there, _ESSENTIAL, _REDUNDANT)
     _check_told_apart(part, pivots, wanted & ~there, _DEPENDENT, _INDEPENDENT)
-    if any(len(columns) != 1 for columns in candidates):
+    if not candidates.single:
         msg = (
             f"groups of several columns are to be moved where columns of fold {part.numbers[0]} "
             "are linearly dependent"
@@ -319,7 +341,7 @@ def _dependent_errors(
     _check_cutoff(xp, part, null, there, wanted & along)
     inflation = float(np.sum(np.maximum(-pivots, 0.0)))
     growth = max(1.0, inflation / part.inflation) ** 2
-    found = to_host(errors)[:, chosen, :] if candidates else to_host(current)[:, None, :]
+    found = to_host(errors)[:, chosen, :] if candidates.groups else to_host(current)[:, None, :]
     return Errors(found, growth)
 
 

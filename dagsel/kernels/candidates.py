@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dagsel.backend import Array
-from dagsel.kernels.factors import DUAL, Factors, dependence, is_independent
+from dagsel.kernels.factor_updates import dependence
+from dagsel.kernels.factors import DUAL, Factors, is_independent
 
 __all__ = ["Steps", "candidate_residuals", "candidate_steps", "toggled_errors"]
 
@@ -65,7 +66,7 @@ def candidate_steps(xp: Any, state: Factors, candidates: Array, *, removal: bool
     if state.mode == DUAL:
         pivot = 1 + state.norms
         return Steps(-products / pivot[:, None], nowhere, pivot)
-    independent = is_independent(xp, state)
+    independent = is_independent(state)
     pivot = xp.where(independent, state.norms, xp.ones_like(state.norms))
     gain = -products / pivot[:, None]
     among = xp.take(candidates, xp.nonzero(~xp.take(independent, candidates))[0])

@@ -102,7 +102,13 @@ class Tableau:
 
 
 def full_tableau(
-    xp: Any, train: Array, train_targets: Array, test: Array, test_targets: Array, targets: Array
+    xp: Any,
+    train: Array,
+    train_targets: Array,
+    test: Array,
+    test_targets: Array,
+    targets: Array,
+    least: float = 0.0,
 ) -> Tableau | None:
     """Build the tableau of one fold with every column active.
 
@@ -116,13 +122,15 @@ def full_tableau(
         b.
     test, test_targets, targets : array of shape (m, m), (m, T) and (T,)
         H, c and s.
+    least : float
+        See `cholesky_inverse`.
 
     Returns
     -------
     Tableau or None
         With no room for changes yet; `None` if G is not positive definite.
     """
-    inverse = cholesky_inverse(xp, train)
+    inverse = cholesky_inverse(xp, train, least)
     if inverse is None:
         return None
     coefficients = xp.matmul(inverse, train_targets)
