@@ -161,8 +161,8 @@ def pilot_shift(centred: tuple[bool, bool], block: Block, payload: Any) -> Array
     """Return a value within the spread of each column, and zeros for what is not centred.
 
     The mean of some rows; but a value of a feature that half of them have, such as the zero of a
-    sparse column, is taken itself: rows that equal it add exactly nothing. So a column that is constant in the
-    training rows of a fold shows as such, whatever it is elsewhere.
+    sparse column, is taken itself: rows that equal it add exactly nothing. So a column that is
+    constant in the training rows of a fold shows as such, whatever it is elsewhere.
     """
     slab = next(iter(block.slabs(payload, 4096)))
     features, targets = slab.features, slab.targets
