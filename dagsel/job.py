@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from sklearn import config_context
 from sklearn.base import is_classifier
-from sklearn.linear_model import LinearRegression, Ridge
+from sklearn.linear_model import LinearRegression, Ridge, RidgeClassifier
 from sklearn.metrics import check_scoring, get_scorer
 from sklearn.pipeline import Pipeline
 
@@ -55,7 +55,7 @@ __all__ = [
 Categories = Literal["error", "one-hot"]
 
 # What the `score` of models is, also at the end of a pipeline.
-_OWN_SCORES = {LinearRegression: "r2", Ridge: "r2"}
+_OWN_SCORES = {LinearRegression: "r2", Ridge: "r2", RidgeClassifier: "accuracy"}
 
 # An audit that finds more is a reason to warn.
 _AUDIT_PASSES = 1e-8

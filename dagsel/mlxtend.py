@@ -72,7 +72,7 @@ class SequentialFeatureSelector(MetaEstimatorMixin, HoldsClient):
         Columns that are moved as one; every column in exactly one group.
     tol : float, optional
         Stop at the first move that does not raise the score by at least this, without making it.
-    engine : {"auto", "moments", "refit"}, default="auto"
+    engine : {"auto", "moments", "rows", "refit"}, default="auto"
         See `dagsel.SequentialFeatureSelector`.
     client : distributed.Client, optional
         Where to run. `None` is the active Dask client if there is one, and this process if not.

@@ -128,7 +128,7 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
         Columns that are always in the model.
     feature_groups : list of list of int or str, optional
         Columns that are moved as one; every column in exactly one group.
-    engine : {"auto", "moments", "refit"}, default="auto"
+    engine : {"auto", "moments", "rows", "refit"}, default="auto"
         "auto" takes the fastest engine that gives the refits' scores and falls back to refits,
         with a `DagselWarning`, where it cannot vouch for its numbers. "moments" is an error where
         that engine does not apply. "refit" always refits.

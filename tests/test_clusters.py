@@ -88,7 +88,7 @@ def assert_clean(client):
 
 @pytest.mark.parametrize("direction", ["backward", "forward"])
 @pytest.mark.parametrize("floating", [False, True])
-@pytest.mark.parametrize("engine", ["moments", "refit"])
+@pytest.mark.parametrize("engine", ["moments", "rows", "refit"])
 def test_same_selection_on_every_form(cluster, engine, floating, direction):
     X, y = table()
     parameters = {
@@ -285,7 +285,7 @@ def run_with(executor, X, y, *, n_shards=1, n_blocks=1, engine="auto", **paramet
     return selection
 
 
-@pytest.mark.parametrize("engine", ["moments", "refit"])
+@pytest.mark.parametrize("engine", ["moments", "rows", "refit"])
 @pytest.mark.parametrize("floating", [False, True])
 @pytest.mark.parametrize("n_workers", [1, 2, 3, 7])
 def test_any_number_of_workers_shards_and_blocks(n_workers, floating, engine):
@@ -296,7 +296,7 @@ def test_any_number_of_workers_shards_and_blocks(n_workers, floating, engine):
         options = {"n_shards": n_shards, "n_blocks": n_blocks, "engine": engine}
         selection = run_with(executor, X, y, floating=floating, **options)
         assert_same(selection, reference, rtol=0 if engine == "refit" else RTOL)
-        if engine == "moments":
+        if engine != "refit":
             played = executor.labels.count("dagsel_rounds")
             scored = executor.labels.count("dagsel_score")
             # One shard: the loop travels. Several: one map and one reduce a round.
@@ -314,10 +314,11 @@ def test_one_shard_plays_many_rounds_in_a_task():
     assert executor.labels.count("dagsel_rounds") <= 5
 
 
-def test_state_lost_between_tasks_is_made_again():
+@pytest.mark.parametrize("engine", ["moments", "rows"])
+def test_state_lost_between_tasks_is_made_again(engine):
     """A task that finds no state, as on a worker that has just joined, gives the same answer."""
     X, y = table()
-    reference = run_with(LocalExecutor(), X, y)
+    reference = run_with(LocalExecutor(), X, y, engine=engine)
 
     class Forgetful(Recorder):
         def map(self, function, calls, *, label):
@@ -329,12 +330,14 @@ def test_state_lost_between_tasks_is_made_again():
             return super().submit(function, *args, label=label, worker=worker)
 
     for n_shards in (1, 3):
-        assert_same(run_with(Forgetful(2, 0), X, y, n_shards=n_shards), reference)
+        selection = run_with(Forgetful(2, 0), X, y, n_shards=n_shards, engine=engine)
+        assert_same(selection, reference)
 
 
+@pytest.mark.parametrize("engine", ["moments", "rows"])
 @pytest.mark.parametrize("floating", [False, True])
 @pytest.mark.parametrize("p", [9, 40, 200])
-def test_a_task_may_be_run_twice(p, floating):
+def test_a_task_may_be_run_twice(p, floating, engine):
     """Dask may run a task again: it must return the same, and leave its input as it was.
 
     The state that the first run leaves is ahead of where the second starts.
@@ -342,7 +345,7 @@ def test_a_task_may_be_run_twice(p, floating):
     X, y = table(n=600, p=p)
     if floating and p > 40:
         X = X[:, :40]
-    reference = run_with(LocalExecutor(), X, y, floating=floating)
+    reference = run_with(LocalExecutor(), X, y, floating=floating, engine=engine)
 
     class Twice(Recorder):
         def submit(self, function, /, *args, label, worker=None):
@@ -354,7 +357,8 @@ def test_a_task_may_be_run_twice(p, floating):
             return super().map(function, calls, label=label)
 
     for n_shards in (1, 3):
-        selection = run_with(Twice(2, 0), X, y, n_shards=n_shards, floating=floating)
+        options = {"n_shards": n_shards, "floating": floating, "engine": engine}
+        selection = run_with(Twice(2, 0), X, y, **options)
         assert_same(selection, reference, rtol=1e-9)
 
 
@@ -364,7 +368,7 @@ def test_a_run_that_has_ended_leaves_no_state_even_if_a_task_is_still_at_work():
     class Ending(Recorder):
         def submit(self, function, /, *args, label, worker=None):
             if label == "dagsel_rounds":
-                tasks.forget(args[-1].run)
+                tasks.forget(args[-2].run)
             return super().submit(function, *args, label=label)
 
     with pytest.raises(RuntimeError, match="no progress"):
@@ -491,7 +495,7 @@ def test_refits_of_a_table_that_no_worker_can_hold_are_refused(local_client, fol
 # Losing a worker
 
 
-@pytest.mark.parametrize("engine", ["moments", "refit"])
+@pytest.mark.parametrize("engine", ["moments", "rows", "refit"])
 def test_a_killed_worker_does_not_change_the_selection(engine):
     """Rows from this process's memory are sent again; the selection is that of a calm run."""
     from cluster import harness

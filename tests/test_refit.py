@@ -348,7 +348,7 @@ def test_fit_parameters_of_a_pipeline_step(regression):
     X, y = regression
     weights = np.random.default_rng(0).uniform(0.01, 5, size=100)
     model = make_pipeline(StandardScaler(), LinearRegression())
-    selector = SequentialFeatureSelector(model, n_features_to_select=2, cv=3)
+    selector = SequentialFeatureSelector(model, n_features_to_select=2, cv=3, engine="refit")
     selector.fit(X, y, linearregression__sample_weight=weights)
     done = selector.selection_.rounds[-1]
     expected = cross_val_score(

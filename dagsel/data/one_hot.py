@@ -205,9 +205,7 @@ def _check(column: _Column, names: Sequence[Hashable], position: int) -> None:
         raise DataError(msg)
 
 
-def _labels(
-    names: tuple[Hashable, ...], apart: Sequence[_Column | None]
-) -> list[Hashable]:
+def _labels(names: tuple[Hashable, ...], apart: Sequence[_Column | None]) -> list[Hashable]:
     # Estimators accept names that are all text, or none.
     text = all(isinstance(name, str) for name in names)
     labels: list[Hashable] = []

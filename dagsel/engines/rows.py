@@ -128,7 +128,7 @@ class RowsEngine:
         target = problem.table.target
         if model.classifier and target.ndim == 2:
             return "the target has several columns of classes"
-        if not model.classifier and target.dtype.kind not in "fiub":
+        if target.dtype.kind not in "fiub":
             return "the target is not numeric"
         return declines_parameters(problem)
 
@@ -259,7 +259,8 @@ class RowsEngine:
         else:
             wanted[state.columns[list(subset)]] = True
         changed = np.flatnonzero(wanted != state.active)
-        if np.any(state.positions[changed] < 0):
+        # Where features only leave, columns that have left are not kept up to date.
+        if np.any(state.positions[changed] < 0) or (self.shrinks and np.any(wanted[changed])):
             return None
         positions, there = state.positions[changed], wanted[state.present]
         folds = tuple(moved_fold(fold, positions, there) for fold in state.folds)
