@@ -22,12 +22,12 @@ from dagsel.data.blocks import Block, Table
 from dagsel.data.folds import Folds, draw_folds
 from dagsel.data.sources import open_table
 from dagsel.engines.base import Executor, Handle, Problem, Scoring
-from dagsel.engines.elimination_path import EliminationPath
-from dagsel.engines.linear_path import LinearElimination, linear_path
+from dagsel.engines.paths.elimination import EliminationPath
+from dagsel.engines.paths.linear import LinearElimination, linear_path
+from dagsel.engines.paths.refit import ImportanceGetter, refit_path
+from dagsel.engines.paths.rows import RowsElimination
+from dagsel.engines.paths.tableau import TableauElimination
 from dagsel.engines.refit import RefitEngine, concatenated
-from dagsel.engines.refit_path import ImportanceGetter, refit_path
-from dagsel.engines.rows_path import RowsElimination
-from dagsel.engines.tableau_path import TableauElimination
 from dagsel.exceptions import DagselError, DagselWarning, NotCertifiedError, ScoringError
 from dagsel.job import choose_executor, runner
 from dagsel.scorers import explain_unknown_scorer

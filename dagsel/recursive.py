@@ -37,8 +37,8 @@ from dagsel.elimination import (
     open_elimination,
 )
 from dagsel.engines.base import Scoring
-from dagsel.engines.elimination_path import EliminationPath, step_sizes
-from dagsel.engines.refit_path import ImportanceGetter
+from dagsel.engines.paths.elimination import EliminationPath, step_sizes
+from dagsel.engines.paths.refit import ImportanceGetter
 from dagsel.exceptions import DagselWarning, DataError
 from dagsel.job import resolve_columns
 from dagsel.selector import HoldsClient

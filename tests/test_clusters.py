@@ -562,7 +562,7 @@ def test_a_whole_selection_on_another_device(monkeypatch, floating, direction):
     """From the first product of rows to the last round, on array-api-strict's second device."""
     import array_api_strict
 
-    from dagsel.engines import accumulate
+    from dagsel.engines.moments import accumulate
 
     device = array_api_strict.Device("device1")
     X, y = table(n=80, p=7)
@@ -574,7 +574,7 @@ def test_a_whole_selection_on_another_device(monkeypatch, floating, direction):
         lambda array: array_api_strict.asarray(np.array(array), device=device),
     )
     opened = []
-    from dagsel.engines.moments import MomentsEngine
+    from dagsel.engines.moments.engine import MomentsEngine
 
     original = MomentsEngine.open
 

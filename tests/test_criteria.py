@@ -24,9 +24,9 @@ from statsmodels.tools.sm_exceptions import SingularMatrixWarning
 
 from dagsel.backend import to_host
 from dagsel.criterion import CRITERIA, INFERENCE_NOTE, Criterion
-from dagsel.engines.criterion_refits import CriterionRefits
-from dagsel.engines.criterion_scores import Fits, criterion_scores, row_facts
-from dagsel.engines.f_test import log_p_value
+from dagsel.engines.criteria.f_test import log_p_value
+from dagsel.engines.criteria.refits import CriterionRefits
+from dagsel.engines.criteria.scores import Fits, criterion_scores, row_facts
 from dagsel.exceptions import DataError
 from dagsel.job import open_job
 from dagsel.kernels.criteria import adjusted_r2, information_criterion, log_likelihood, mallows_cp

@@ -13,10 +13,10 @@ from problems import LeastSquaresProblem
 from sklearn.linear_model import LinearRegression
 
 from dagsel.backend import independent_columns
-from dagsel.engines.dependent_start import dependent_start
-from dagsel.engines.fold_start import FoldFacts, start_fold
 from dagsel.engines.linear_model import LinearModel
-from dagsel.engines.tableau_part import Candidates, make_parts, part_errors, toggled
+from dagsel.engines.moments.dependent_start import dependent_start
+from dagsel.engines.moments.fold_start import FoldFacts, start_fold
+from dagsel.engines.moments.tableau_part import Candidates, make_parts, part_errors, toggled
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels import nullspace, tableau
 from dagsel.kernels.moments import row_moments

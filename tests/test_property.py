@@ -28,8 +28,8 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from dagsel import DagselWarning, SequentialFeatureSelector
-from dagsel.engines.moments import MomentsEngine
-from dagsel.engines.rows import RowsEngine
+from dagsel.engines.moments.engine import MomentsEngine
+from dagsel.engines.rows.engine import RowsEngine
 from dagsel.rounds import Round
 from dagsel.search import Request
 

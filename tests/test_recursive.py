@@ -34,7 +34,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from dagsel import DagselError, DagselWarning, DataError, ScoringError, scan
 from dagsel.elimination import best_size
-from dagsel.engines.elimination_path import (
+from dagsel.engines.paths.elimination import (
     EliminationPath,
     Importances,
     Score,

@@ -143,7 +143,7 @@ def test_scorings(binary, name):
 def test_a_scorer_of_errors(regression):
     X, y = regression
     scoring = make_scorer(median_absolute_error, greater_is_better=False)
-    selector = select(LinearRegression(), X, y, "backward", scoring=scoring, cv=4)
+    selector = select(LinearRegression(), X, y, "backward", scoring=scoring, cv=4, engine="refit")
     check_by_cross_validation(selector, X, y)
     assert "median_absolute_error" in selector.selection_.scoring
 
@@ -168,8 +168,8 @@ def test_rows_of_a_bootstrap_sample_count_as_often_as_they_occur(regression):
     X, y = regression
     rng = np.random.default_rng(2)
     cv = [(rng.integers(0, 70, size=70), np.arange(70, 100)) for _ in range(2)]
-    selector = select(LinearRegression(), X, y, cv=cv)
-    assert "a row more than once" in selector.plan_.reason
+    selector = select(LinearRegression(), X, y, cv=cv, engine="refit")
+    assert "a row more than once" in selector.set_params(engine="auto").plan(X, y).reason
     check_by_cross_validation(selector, X, y)
 
 

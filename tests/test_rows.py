@@ -24,10 +24,11 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 from dagsel.data.arrays import memory_table
 from dagsel.data.folds import draw_folds
-from dagsel.engines import rows_fold, rows_score
 from dagsel.engines.base import Problem, Scoring
-from dagsel.engines.rows import RowsEngine
-from dagsel.engines.rows_metrics import snapped
+from dagsel.engines.rows import fold as rows_fold
+from dagsel.engines.rows import score as rows_score
+from dagsel.engines.rows.engine import RowsEngine
+from dagsel.engines.rows.metrics import snapped
 from dagsel.exceptions import NotCertifiedError
 from dagsel.executors.local import LocalExecutor
 from dagsel.search import Search

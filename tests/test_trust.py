@@ -13,9 +13,9 @@ from sklearn.model_selection import cross_val_score
 
 from dagsel import DagselWarning, SequentialFeatureSelector
 from dagsel.contest import contenders, contest, resolved
-from dagsel.engines import tableau_part
 from dagsel.engines.base import ScoreTable
-from dagsel.engines.moments import MomentsEngine
+from dagsel.engines.moments import tableau_part
+from dagsel.engines.moments.engine import MomentsEngine
 from dagsel.results import Selection
 from dagsel.search import Request
 

@@ -16,7 +16,7 @@ from sklearn.utils import _safe_indexing
 from dagsel.data.blocks import Block
 from dagsel.data.folds import Fold, Folds
 from dagsel.engines.base import Axis, Cost, Executor, Handle, Problem, ScoreTable
-from dagsel.engines.criterion_refits import CriterionRefits, Fitted
+from dagsel.engines.criteria.refits import CriterionRefits, Fitted
 from dagsel.search import Request, Search
 
 __all__ = ["RefitData", "RefitEngine", "tie_width"]

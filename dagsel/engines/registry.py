@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from dagsel.engines.base import Engine
-from dagsel.engines.moments import MomentsEngine
+from dagsel.engines.moments.engine import MomentsEngine
 from dagsel.engines.refit import RefitEngine
-from dagsel.engines.rows import RowsEngine
+from dagsel.engines.rows.engine import RowsEngine
 
 __all__ = ["ENGINE_NAMES", "EngineName", "engine_classes"]
 

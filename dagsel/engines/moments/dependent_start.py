@@ -15,13 +15,13 @@ from dagsel.backend import (
     sandwich,
     to_device_of,
 )
-from dagsel.engines.certificate import (
+from dagsel.engines.linear_model import LinearModel
+from dagsel.engines.moments.certificate import (
     EPSILON,
     MAX_RELATIVE_ERROR,
     certified_growth,
     explain_cutoff,
 )
-from dagsel.engines.linear_model import LinearModel
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels.nullspace import NullSpace, inverse_trace, null_space
 from dagsel.kernels.tableau import Tableau, swept_tableau

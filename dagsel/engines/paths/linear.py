@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline
 
 from dagsel.engines.base import Cost, Engine, Executor, Problem
-from dagsel.engines.elimination_path import (
+from dagsel.engines.linear_model import final_step, linear_model
+from dagsel.engines.paths.elimination import (
     EliminationPath,
     Importances,
     Score,
     eliminate,
     squared,
 )
-from dagsel.engines.linear_model import final_step, linear_model
-from dagsel.engines.refit_path import ImportanceGetter
+from dagsel.engines.paths.refit import ImportanceGetter
 from dagsel.search import Request, Search
 
 __all__ = ["Floats", "LinearElimination", "linear_path"]

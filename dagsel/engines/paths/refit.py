@@ -14,7 +14,7 @@ from sklearn.utils import _safe_indexing
 
 from dagsel.data.frames import to_numpy
 from dagsel.data.values import listing
-from dagsel.engines.elimination_path import (
+from dagsel.engines.paths.elimination import (
     EliminationPath,
     Importances,
     Score,

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagsel.backend import Array, to_device_of, to_host
-from dagsel.engines.certificate import EPSILON, explain_cutoff
 from dagsel.engines.linear_model import LinearModel
-from dagsel.engines.rows_fold import CLEAR_OF_CUTOFF, ERROR_FACTOR
+from dagsel.engines.moments.certificate import EPSILON, explain_cutoff
+from dagsel.engines.rows.fold import CLEAR_OF_CUTOFF, ERROR_FACTOR
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels.candidates import Steps
 from dagsel.kernels.factors import DUAL, Factors

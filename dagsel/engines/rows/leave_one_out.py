@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from dagsel.backend import namespace, to_device_of, to_host
 from dagsel.engines.base import Problem
-from dagsel.engines.certificate import EPSILON
 from dagsel.engines.linear_model import LinearModel
-from dagsel.engines.rows_certificate import relative_error
-from dagsel.engines.rows_fold import CLEAR_OF_CUTOFF, FoldRows, RowsSetting, start_rows
-from dagsel.engines.rows_metrics import Measure, TestRowsFacts, Verdict
-from dagsel.engines.rows_score import FoldRequest, FoldScores, Variants, all_variants, chunks
-from dagsel.engines.rows_state import FoldStart, FoldState, coded_targets
+from dagsel.engines.moments.certificate import EPSILON
+from dagsel.engines.rows.certificate import relative_error
+from dagsel.engines.rows.fold import CLEAR_OF_CUTOFF, FoldRows, RowsSetting, start_rows
+from dagsel.engines.rows.metrics import Measure, TestRowsFacts, Verdict
+from dagsel.engines.rows.score import FoldRequest, FoldScores, Variants, all_variants, chunks
+from dagsel.engines.rows.state import FoldStart, FoldState, coded_targets
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels.candidates import candidate_images
 from dagsel.kernels.metrics import score_from_errors

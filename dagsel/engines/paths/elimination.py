@@ -1,7 +1,7 @@
 """Recursive elimination of one fold: the least important columns leave, step by step.
 
 How a model on the remaining columns comes about is the business of an `Elimination`: a tableau that
-is swept (`dagsel.engines.tableau_path`), or a refit (`dagsel.engines.refit_path`). What leaves is
+is swept (`dagsel.engines.paths.tableau`), or a refit (`dagsel.engines.paths.refit`). What leaves is
 decided here, by the same rule for all of them.
 """
 

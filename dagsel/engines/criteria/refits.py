@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.utils import _safe_indexing
 
 from dagsel.criterion import Criterion
-from dagsel.engines.criterion_scores import Fits, RowFacts, criterion_scores, row_facts
+from dagsel.engines.criteria.scores import Fits, RowFacts, criterion_scores, row_facts
 from dagsel.engines.linear_model import final_step
 
 __all__ = ["CriterionRefits", "Fitted"]

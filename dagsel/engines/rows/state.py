@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.preprocessing import LabelBinarizer
 
 from dagsel.backend import Array, namespace, to_device_of, to_host
-from dagsel.engines.rows_fold import (
+from dagsel.engines.rows.fold import (
     FoldRows,
     RowsSetting,
     RowsStart,
@@ -19,7 +19,7 @@ from dagsel.engines.rows_fold import (
     start_rows,
     with_fewer_test_rows,
 )
-from dagsel.engines.rows_metrics import TestRowsFacts
+from dagsel.engines.rows.metrics import TestRowsFacts
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels.factor_updates import toggle
 from dagsel.kernels.factors import DUAL, Factors, columns_kept, present_growth

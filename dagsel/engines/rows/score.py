@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagsel.backend import Array, namespace, to_device_of, to_host
-from dagsel.engines.certificate import EPSILON, MAX_RELATIVE_ERROR
-from dagsel.engines.rows_certificate import (
+from dagsel.engines.moments.certificate import EPSILON, MAX_RELATIVE_ERROR
+from dagsel.engines.rows.certificate import (
     Candidates,
     candidate_growth,
     check_noise,
     check_subsets,
     relative_error,
 )
-from dagsel.engines.rows_metrics import Measure, Verdict, snapped
-from dagsel.engines.rows_state import FoldState, rows_equal
+from dagsel.engines.rows.metrics import Measure, Verdict, snapped
+from dagsel.engines.rows.state import FoldState, rows_equal
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels.candidates import (
     Steps,

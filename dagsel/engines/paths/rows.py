@@ -10,10 +10,10 @@ import numpy as np
 from sklearn.metrics import get_scorer
 
 from dagsel.backend import to_host
-from dagsel.engines.certificate import EPSILON
-from dagsel.engines.linear_path import Floats, LinearElimination
-from dagsel.engines.rows import RowsEngine
-from dagsel.engines.rows_metrics import Measure
+from dagsel.engines.moments.certificate import EPSILON
+from dagsel.engines.paths.linear import Floats, LinearElimination
+from dagsel.engines.rows.engine import RowsEngine
+from dagsel.engines.rows.metrics import Measure
 from dagsel.search import Request
 
 __all__ = ["RowsElimination"]

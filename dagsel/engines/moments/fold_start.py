@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagsel.backend import Array, namespace, to_host
-from dagsel.engines.certificate import EPSILON, TINY, certified_growth
-from dagsel.engines.dependent_start import dependent_start
 from dagsel.engines.linear_model import LinearModel
+from dagsel.engines.moments.certificate import EPSILON, TINY, certified_growth
+from dagsel.engines.moments.dependent_start import dependent_start
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels.moments import Moments, centred, subtract_moments, sum_moments
 from dagsel.kernels.nullspace import NullSpace, no_null_space, nullity

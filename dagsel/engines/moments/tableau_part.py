@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagsel.backend import Array, namespace, to_device_of, to_host
-from dagsel.engines.certificate import explain_cutoff
-from dagsel.engines.fold_start import FoldStart
+from dagsel.engines.moments.certificate import explain_cutoff
+from dagsel.engines.moments.fold_start import FoldStart
 from dagsel.exceptions import DriftedError, NotCertifiedError
 from dagsel.kernels.nullspace import (
     NullSpace,

@@ -19,14 +19,14 @@ from sklearn.metrics import get_scorer
 
 from dagsel.criterion import Criterion
 from dagsel.data.folds import Layer
-from dagsel.engines.accumulate import runs, submit_moments
 from dagsel.engines.base import Axis, Cost, Executor, Handle, Problem, ScoreTable
-from dagsel.engines.certificate import EPSILON, MAX_RELATIVE_ERROR, TINY
-from dagsel.engines.criterion_moments import CriterionFacts, score_by_criterion, with_full_model
-from dagsel.engines.criterion_scores import RowFacts, row_facts
-from dagsel.engines.fold_start import FoldFacts, FoldStart, start_fold
+from dagsel.engines.criteria.moments import CriterionFacts, score_by_criterion, with_full_model
+from dagsel.engines.criteria.scores import RowFacts, row_facts
 from dagsel.engines.linear_model import LinearModel, declines_parameters, linear_model
-from dagsel.engines.tableau_part import Candidates, Part, make_parts, part_errors, toggled
+from dagsel.engines.moments.accumulate import runs, submit_moments
+from dagsel.engines.moments.certificate import EPSILON, MAX_RELATIVE_ERROR, TINY
+from dagsel.engines.moments.fold_start import FoldFacts, FoldStart, start_fold
+from dagsel.engines.moments.tableau_part import Candidates, Part, make_parts, part_errors, toggled
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels.metrics import METRICS, Metric, score_from_errors
 from dagsel.kernels.moments import sum_moments

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from dagsel.backend import namespace, to_device_of, to_host
 from dagsel.criterion import Criterion
 from dagsel.engines.base import ScoreTable
-from dagsel.engines.certificate import EPSILON, MAX_RELATIVE_ERROR, TINY, explain_cutoff
-from dagsel.engines.criterion_scores import Fits, RowFacts, criterion_scores
-from dagsel.engines.fold_start import FullFit
-from dagsel.engines.tableau_part import Candidates, Part, part_errors
+from dagsel.engines.criteria.scores import Fits, RowFacts, criterion_scores
+from dagsel.engines.moments.certificate import EPSILON, MAX_RELATIVE_ERROR, TINY, explain_cutoff
+from dagsel.engines.moments.fold_start import FullFit
+from dagsel.engines.moments.tableau_part import Candidates, Part, part_errors
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels.nullspace import NullSpace, nullity, redundancy
 from dagsel.kernels.tableau import Tableau, current_rows

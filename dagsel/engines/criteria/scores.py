@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagsel.criterion import Criterion
-from dagsel.engines.f_test import log_p_value
+from dagsel.engines.criteria.f_test import log_p_value
 from dagsel.exceptions import DataError
 from dagsel.kernels.criteria import adjusted_r2, information_criterion, mallows_cp
 

@@ -9,10 +9,10 @@ from typing import ClassVar
 import numpy as np
 
 from dagsel.backend import namespace, to_host
-from dagsel.engines.certificate import EPSILON
-from dagsel.engines.fold_start import FoldStart
-from dagsel.engines.linear_path import Floats, LinearElimination
-from dagsel.engines.moments import MomentsEngine
+from dagsel.engines.moments.certificate import EPSILON
+from dagsel.engines.moments.engine import MomentsEngine
+from dagsel.engines.moments.fold_start import FoldStart
+from dagsel.engines.paths.linear import Floats, LinearElimination
 from dagsel.search import Request
 
 __all__ = ["TableauElimination"]

@@ -12,8 +12,8 @@ from sklearn.preprocessing import StandardScaler
 
 from dagsel.backend import namespace, to_compute, to_device_of, to_host
 from dagsel.data.blocks import Block
-from dagsel.engines.certificate import EPSILON, MAX_RELATIVE_ERROR
 from dagsel.engines.linear_model import LinearModel
+from dagsel.engines.moments.certificate import EPSILON, MAX_RELATIVE_ERROR
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels.factors import DUAL, Factors, dual_factors, least_squares_factors
 from dagsel.kernels.pseudo_inverse import PseudoInverse, pseudo_inverse, triangular_rows

@@ -1,0 +1,3 @@
+"""Paths of recursive elimination, fold by fold."""
+
+from __future__ import annotations
