@@ -19,7 +19,7 @@ from dagsel.engines.moments.fold_start import FoldFacts, start_fold
 from dagsel.engines.moments.tableau_part import Candidates, make_parts, part_errors, toggled
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels import nullspace, tableau
-from dagsel.kernels.moments import row_moments
+from dagsel.kernels.moments import column_sums, row_moments
 
 SETTINGS = settings(max_examples=60, deadline=None)
 MODEL = LinearModel(fit_intercept=True, cutoff=1e-6)
@@ -60,7 +60,9 @@ class Fold:
         )
         facts = FoldFacts(0, 15, 15.0, np.ones(Y.shape[1]))
         columns = tuple(range(X.shape[1])) if full else ()
-        start = start_fold(MODEL, facts, columns, shift, [None, [train]], [test])
+        start = start_fold(
+            MODEL, facts, columns, shift, [None, [train], [column_sums([train])]], [test]
+        )
         assert start.null is not None
         (self.part,) = make_parts([start], X.shape[1], MODEL.cutoff)
         self.active = np.full(X.shape[1], full)

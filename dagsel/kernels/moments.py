@@ -18,10 +18,13 @@ from typing import Any, NamedTuple
 from dagsel.backend import Array, add_product, namespace
 
 __all__ = [
+    "ColumnSums",
     "Moments",
     "absolute_row_sums",
+    "add_column_sums",
     "add_moments",
     "centred",
+    "column_sums",
     "row_moments",
     "subtract_moments",
     "sum_moments",
@@ -122,6 +125,44 @@ def subtract_moments(whole: Moments, part: Moments) -> Moments:
         whole.cross - part.cross,
         whole.weight - part.weight,
     )
+
+
+class ColumnSums(NamedTuple):
+    """Sums over rows column by column: what moments say without their cross products.
+
+    Attributes
+    ----------
+    weight : float
+        See `Moments`.
+    total, squares : array of shape (p + T,)
+        Column sums, and sums of squares.
+    """
+
+    weight: float
+    total: Array
+    squares: Array
+
+
+def column_sums(parts: Sequence[Moments | None]) -> ColumnSums | None:
+    """Return the column sums of the union of disjoint sets of rows; `None` if it is empty."""
+    return add_column_sums([None if part is None else _columns_of(part) for part in parts])
+
+
+def _columns_of(moments: Moments) -> ColumnSums:
+    diagonal = namespace(moments.cross).linalg.diagonal(moments.cross)
+    return ColumnSums(moments.weight, moments.total, diagonal * 1.0)  # not a view
+
+
+def add_column_sums(parts: Sequence[ColumnSums | None]) -> ColumnSums | None:
+    """Add up the column sums of disjoint sets of rows."""
+    found = [part for part in parts if part is not None]
+    if not found:
+        return None
+    weight, total, squares = found[0]
+    for part in found[1:]:
+        weight, total = weight + part.weight, total + part.total
+        squares = squares + part.squares
+    return ColumnSums(weight, total, squares)
 
 
 def centred(moments: Moments, mean: Array, *, overwrite: bool = False) -> Array:

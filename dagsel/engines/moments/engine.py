@@ -29,7 +29,7 @@ from dagsel.engines.moments.fold_start import FoldFacts, FoldStart, start_fold
 from dagsel.engines.moments.tableau_part import Candidates, Part, make_parts, part_errors, toggled
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels.metrics import METRICS, Metric, score_from_errors
-from dagsel.kernels.moments import sum_moments
+from dagsel.kernels.moments import column_sums, sum_moments
 from dagsel.search import Request, Search
 
 __all__ = ["MomentsEngine"]
@@ -168,10 +168,19 @@ class MomentsEngine:
                 role: executor.submit(sum_moments, list(atoms[role]), label="dagsel_sum")
                 for role in {fit, fit if plain is None else plain}
             }
+            # Sums of columns are small, and are not got by difference.
+            columns_of = {
+                role: [
+                    executor.submit(column_sums, [atom], label="dagsel_sum") for atom in atoms[role]
+                ]
+                for role in wholes
+            }
             recipes = [_recipe(layer, fold) for fold in layer.folds]
             for position, (fold, recipe) in enumerate(zip(layer.folds, recipes, strict=True)):
                 training, unweighted = (
-                    None if role is None else _training(recipe, wholes[role], atoms[role])
+                    None
+                    if role is None
+                    else _training(recipe, wholes[role], atoms[role], columns_of[role])
                     for role in (fit, plain)
                 )
                 starts.append(
@@ -328,6 +337,7 @@ class _Recipe(NamedTuple):
     by_difference: bool  # training moments: those of all rows less the parts, or the parts' sum
     parts: tuple[int, ...]
     test: tuple[int, ...]
+    train: tuple[int, ...]
 
     @property
     def atoms(self) -> set[int]:
@@ -338,12 +348,18 @@ def _recipe(layer: Layer, fold: int) -> _Recipe:
     train = layer.train_atoms(fold)
     others = tuple(sorted(set(range(layer.n_atoms)).difference(train)))
     by_difference = len(others) < len(train)
-    return _Recipe(by_difference, others if by_difference else train, layer.test_atoms(fold))
+    return _Recipe(by_difference, others if by_difference else train, layer.test_atoms(fold), train)
 
 
-def _training(recipe: _Recipe, whole: Handle, atoms: Sequence[Handle]) -> list[Any]:
+def _training(
+    recipe: _Recipe, whole: Handle, atoms: Sequence[Handle], columns: Sequence[Handle]
+) -> list[Any]:
     """Return the fields of a fold's `TrainingSums`."""
-    return [whole if recipe.by_difference else None, [atoms[atom] for atom in recipe.parts]]
+    return [
+        whole if recipe.by_difference else None,
+        [atoms[atom] for atom in recipe.parts],
+        [columns[atom] for atom in recipe.train],
+    ]
 
 
 def _weightings(problem: Problem) -> list[NDArray[np.float64] | None]:

@@ -13,7 +13,14 @@ from dagsel.engines.linear_model import LinearModel
 from dagsel.engines.moments.certificate import EPSILON, TINY, certified_growth
 from dagsel.engines.moments.dependent_start import dependent_start
 from dagsel.exceptions import NotCertifiedError
-from dagsel.kernels.moments import Moments, centred, subtract_moments, sum_moments
+from dagsel.kernels.moments import (
+    ColumnSums,
+    Moments,
+    add_column_sums,
+    centred,
+    subtract_moments,
+    sum_moments,
+)
 from dagsel.kernels.nullspace import NullSpace, no_null_space, nullity
 from dagsel.kernels.tableau import Tableau, empty_tableau, full_tableau
 
@@ -41,11 +48,13 @@ class FoldFacts(NamedTuple):
 class TrainingSums(NamedTuple):
     """A fold's training moments: those of `whole` less `parts`, or the sum of `parts` without it.
 
-    Rounding is relative to what the moments are made from.
+    Rounding is relative to what the moments are made from. What must be known to the last digit
+    is told by the sums of the training rows' columns, which are never a difference.
     """
 
     whole: Moments | None
     parts: Sequence[Moments | None]
+    columns: Sequence[ColumnSums | None]
 
     def total(self) -> Moments | None:
         """Add up; `None` if there are no rows."""
@@ -186,14 +195,19 @@ def _scaled(
         raise NotCertifiedError(msg)
     xp = namespace(train.cross)
     p = train.cross.shape[0] - len(facts.variation)
-    plain = train if unweighted is None else TrainingSums(*unweighted).total()
+    columns = add_column_sums(sums.columns)
+    plain = columns if unweighted is None else add_column_sums(TrainingSums(*unweighted).columns)
+    assert columns is not None, "there are training rows"
     mean = _means(xp, model, p, train, plain)
     made_from = xp.linalg.diagonal((sums.whole or train).cross) * 1.0  # not a view
     test_made_from = xp.linalg.diagonal(test.cross) * 1.0
     units = _units(xp, model, p, shift, plain)
-    products = centred(train, mean, overwrite=_is_new(train, [sums.whole, *sums.parts, plain]))
+    products = centred(train, mean, overwrite=_is_new(train, [sums.whole, *sums.parts]))
     level = (shift + mean)[:p] if model.centres_features else xp.zeros_like(units)
-    constant = _constant_columns(xp, model, facts.fold, products, level, units, train.weight)
+    squares = (columns.squares - columns.total * columns.total / columns.weight)[:p]
+    if not model.centres_features:
+        squares = columns.squares[:p]
+    constant = _constant_columns(xp, model, facts.fold, squares, level, units, train.weight)
     if model.penalty:
         _add_to_diagonal(xp, products, model.penalty * units * units)
     scale = _scale(xp, facts.fold, products[:p, :p], constant)
@@ -201,7 +215,7 @@ def _scaled(
     tests = centred(test, mean)
     _rescale(xp, tests, scale, constant, 0.0)
     ratio = train.weight / test.weight if test.weight > 0 else 1.0
-    squares = xp.linalg.diagonal(products)[p:]
+    target_squares = xp.linalg.diagonal(products)[p:]
     # Matrices of that size count: at most two sets of them are alive at a time.
     del train, test, plain, sums
     return _Scaled(
@@ -215,7 +229,7 @@ def _scaled(
         scale=scale,
         units=units,
         constant=constant,
-        target_lengths=xp.sqrt(xp.where(squares > 0, squares, xp.zeros_like(squares))),
+        target_lengths=xp.sqrt(xp.where(target_squares > 0, target_squares, 0 * target_squares)),
         lost=_digits_lost(xp, ratio, products, scale, constant, made_from, test_made_from),
         test_made_from=test_made_from,
         ratio=ratio,
@@ -230,7 +244,7 @@ def _well_conditioned(xp: Any, full: Tableau) -> bool:
     return bool(xp.all(-full.pivots < _DEPENDENT))
 
 
-def _means(xp: Any, model: LinearModel, p: int, train: Moments, plain: Moments | None) -> Array:
+def _means(xp: Any, model: LinearModel, p: int, train: Moments, plain: ColumnSums | None) -> Array:
     """Return what features and targets are centred by, relative to the shift."""
     mean = train.total / train.weight
     if model.fit_intercept:
@@ -241,13 +255,13 @@ def _means(xp: Any, model: LinearModel, p: int, train: Moments, plain: Moments |
     return xp.concat([features, xp.zeros_like(mean[p:])])
 
 
-def _units(xp: Any, model: LinearModel, p: int, shift: Array, plain: Moments | None) -> Array:
+def _units(xp: Any, model: LinearModel, p: int, shift: Array, plain: ColumnSums | None) -> Array:
     """Return the length, in the table's units, of a unit in which the model sees each feature."""
     ones = xp.ones_like(shift[:p])
     if not model.scales_features or plain is None:
         return ones
     n, mean = plain.weight, plain.total[:p] / plain.weight
-    variance = xp.linalg.diagonal(plain.cross)[:p] / n - mean * mean
+    variance = plain.squares[:p] / n - mean * mean
     # What scikit-learn's scaler takes for constant, and leaves as it is: rounding of the variance
     # computed in one pass about the mean (`sklearn.preprocessing._data._is_constant_feature`).
     bound = n * EPSILON * variance + (n * (shift[:p] + mean) * EPSILON) ** 2
@@ -265,7 +279,7 @@ def _add_to_diagonal(xp: Any, products: Array, values: Array) -> None:
 
 
 def _constant_columns(
-    xp: Any, model: LinearModel, fold: int, products: Array, level: Array, units: Array, n: float
+    xp: Any, model: LinearModel, fold: int, squares: Array, level: Array, units: Array, n: float
 ) -> Array:
     """Return which features are constant in the training rows, to the last digit.
 
@@ -274,8 +288,8 @@ def _constant_columns(
 
     Parameters
     ----------
-    products : array of shape (p + T, p + T)
-        Without a penalty.
+    squares : array of shape (p,)
+        Sums of squares about what the features are centred by.
     level : array of shape (p,)
         What the features are centred by, which tells the rounding of a constant's rows.
     units : array of shape (p,)
@@ -283,13 +297,12 @@ def _constant_columns(
     n : float
         Weight of the training rows.
     """
-    diagonal = xp.linalg.diagonal(products)[: level.shape[0]]
     noise = 8 * EPSILON * xp.abs(level)
-    constant = diagonal <= n * noise * noise
+    constant = squares <= n * noise * noise
     if model.cutoff is not None and bool(xp.any(constant)):
         # What is left of a constant after centring must be too small for the estimator to keep.
         remains = xp.where(constant, noise * float(np.sqrt(n)) / units, xp.zeros_like(noise))
-        largest = xp.sqrt(xp.max(diagonal / (units * units)))
+        largest = xp.sqrt(xp.max(squares / (units * units)))
         if not bool(xp.all(remains <= model.cutoff / 2 * largest)):
             column = int(xp.argmax(remains))
             msg = (

@@ -42,6 +42,9 @@ def leaves_one_out(problem: Problem, model: LinearModel, n_largest: int) -> bool
     folds, n = problem.folds, problem.table.n_rows
     if folds.has_repeats or np.any(folds.test_sizes != 1) or np.any(folds.train_sizes != n - 1):
         return False
+    # Each fold's scaler has another mean, and no intercept makes up for that.
+    if model.standardise is not None and model.standardise[0] and not model.fit_intercept:
+        return False
     # A penalty is in units of the training rows' own spread, which each fold has another.
     if model.penalty and model.scales_features:
         return False
