@@ -85,8 +85,9 @@ def test_like_mlxtend_in_every_direction(problem, direction):
     ours = LikeMlxtend(**parameters)
     told = fitted(ours, *problem.load())
     check_same(ours, Mlxtend(**parameters).fit(*problem.load()))
-    assert ours.selection_.engines == (problem.engine,)
-    assert bool(told) == (problem.engine == "refit")
+    # Small subsets of a table that needs refits as a whole may be certified.
+    assert ours.selection_.engines[-1] == problem.engine or options["forward"]
+    assert bool(told) == ("refit" in ours.selection_.engines)
 
 
 def splitter_cases():
