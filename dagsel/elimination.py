@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import getLogger
-from time import sleep
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import numpy as np
@@ -29,8 +28,11 @@ from dagsel.engines.paths.rows import RowsElimination
 from dagsel.engines.paths.tableau import TableauElimination
 from dagsel.engines.refit import RefitEngine, concatenated
 from dagsel.exceptions import DagselError, DagselWarning, NotCertifiedError, ScoringError
-from dagsel.job import choose_executor, runner
+from dagsel.job import choose_executor, memory_per_worker, runner
+from dagsel.losses import through_losses
+from dagsel.plan import shortfall
 from dagsel.scorers import explain_unknown_scorer
+from dagsel.search import Search
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -51,9 +53,6 @@ _KINDS: tuple[type[LinearElimination], ...] = (TableauElimination, RowsEliminati
 
 logger = getLogger("dagsel")
 
-# After so many losses of workers in a row the run ends.
-_MOST_LOSSES = 3
-
 Result = TypeVar("Result")
 
 
@@ -68,7 +67,7 @@ class EliminationJob:
     executor : Executor
         Where tasks run.
     getter : str or callable
-        Where importances come from; see `dagsel.engines.refit_path.importances_of`.
+        Where importances come from; see `dagsel.engines.paths.refit`.
     engine : {"auto", "moments", "rows", "refit"}
         What the front door was asked for.
     fixed : tuple of int
@@ -149,7 +148,9 @@ class EliminationJob:
         self, kind: type[LinearElimination], sizes: Sequence[int]
     ) -> list[EliminationPath] | str:
         """Return all paths of a kind, or why they cannot be had."""
-        refused = kind.refuses(self.problem) or self._does_not_fit(kind)
+        refused = kind.refuses(self.problem) or shortfall(
+            kind.cost(self.problem, self.executor), self.executor, memory_per_worker(self.executor)
+        )
         if refused is not None:
             return refused
         try:
@@ -208,58 +209,20 @@ class EliminationJob:
             self.used = path.engine
         return paths
 
-    def _does_not_fit(self, kind: type[LinearElimination]) -> str | None:
-        """Say why the states of all folds do not fit; `None` if they do, or nobody knows."""
-        memory, executor = self._memory(), self.executor
-        cost = kind.cost(self.problem, executor)
-        in_each = -(-cost.n_pieces // (1 if executor.in_process else executor.n_workers))
-        needed = cost.everywhere_bytes + cost.piece_bytes * in_each
-        if memory is None or needed <= memory:
-            return None
-        return (
-            f"{cost.what} need {cost.piece_bytes / 1e9:.3g} GB each, {in_each} of them on one "
-            f"worker, which has {memory / 1e9:.3g} GB: {cost.remedy}"
-        )
-
     def _check_refits_fit(self) -> None:
-        table, memory = self.problem.table, self._memory()
-        there_already = self.executor.in_process and table.native is not None
-        if memory is None or there_already or table.nbytes <= memory:
-            return
-        msg = (
-            f"refits need the whole table of {table.nbytes / 1e9:.3g} GB in the memory of every "
-            f"worker, which is {memory / 1e9:.3g} GB: use workers with more memory, or fewer rows "
-            "or columns"
-        )
-        raise DagselError(msg)
-
-    def _memory(self) -> int | None:
-        """Return the bytes that one worker can use, `None` if that is not known."""
-        if self.executor.in_process:
-            return int(psutil.virtual_memory().available)
-        limit: int | None = self.executor.memory_per_worker()  # type: ignore[attr-defined]
-        return limit
+        search = Search(self.problem.table.n_columns, target_size=1)
+        cost = RefitEngine.cost(self.problem, search, self.executor)
+        too_large = shortfall(cost, self.executor, memory_per_worker(self.executor))
+        if too_large is not None:
+            raise DagselError(too_large)
 
     def _through_losses(self, run: Callable[[], Result]) -> Result:
-        """Run; where workers took data with them, run again."""
-        for losses in range(1, _MOST_LOSSES + 1):
-            try:
-                return run()
-            except Exception as error:
-                if not self.executor.lost(error):
-                    raise
-                brief = str(error).partition("\n")[0].rstrip(":") or type(error).__name__
-                if losses == _MOST_LOSSES:
-                    msg = (
-                        f"workers were lost {losses} times in a row while they worked on the same "
-                        f"paths ({brief}). A task may need more memory than a worker has: see the "
-                        "workers' logs"
-                    )
-                    raise DagselError(msg) from error
-                self._data = None
-                logger.warning("workers were lost (%s); their data are sent again", brief)
-                sleep(losses)  # for the cluster to notice, and to start other workers
-        raise AssertionError  # the loop returns or raises
+        return through_losses(
+            self.executor, run, forget=self._forget_data, note=logger.warning, what="paths"
+        )
+
+    def _forget_data(self) -> None:
+        self._data = None
 
     def selected(self, columns: Sequence[int]) -> tuple[Any, Any] | None:
         """Return the rows of some columns, and the target, in the caller's own types.

@@ -44,6 +44,7 @@ __all__ = [
     "Job",
     "choose_executor",
     "feature_columns",
+    "memory_per_worker",
     "monitor_for",
     "open_job",
     "resolve_columns",
@@ -317,7 +318,7 @@ def open_job(
     search = make_search(columns, features)
     if chosen is not None and chosen.scores_moves:
         _check_search_of_moves(search)
-    memory = _memory(executor)
+    memory = memory_per_worker(executor)
     plan = make_plan(problem, search, executor, engine=engine, memory_per_worker=memory)
     if audit and not refits_fit(problem, search, executor, memory):
         msg = f"audit={audit} scores rounds again by refits, and the table is too large for them"
@@ -359,8 +360,8 @@ def runner(executor: Executor) -> Callable[[Callable[..., Any], Iterable[Any]], 
     return run
 
 
-def _memory(executor: Executor) -> int | None:
-    """Bytes that one worker may use for resident data, `None` if that is not known."""
+def memory_per_worker(executor: Executor) -> int | None:
+    """Return the bytes that one worker may use for resident data, `None` if nobody knows."""
     if isinstance(executor, ClusterExecutor):
         return executor.memory_per_worker()
     import psutil

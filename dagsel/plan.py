@@ -13,7 +13,7 @@ from dagsel.engines.registry import ENGINE_NAMES, EngineName, engine_classes
 from dagsel.exceptions import DagselError
 from dagsel.search import Search
 
-__all__ = ["Plan", "make_plan", "refits_fit"]
+__all__ = ["Plan", "make_plan", "refits_fit", "shortfall"]
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Plan:
         Why this engine.
     axis : str
         What the work is divided along.
-    n_shards : int
-        Pieces that the resident data are divided into.
+    shards : tuple of int
+        Pieces that the resident data of each engine are divided into.
     n_workers : int
         Workers at the time of planning.
     in_process : bool
@@ -46,14 +46,12 @@ class Plan:
         Estimated floating point operations; NaN where the engine cannot tell.
     warning : str or None
         What to tell the user before the run begins.
-    shards : tuple of int
-        As `n_shards`, for each of `engines`.
     """
 
     engines: tuple[Engine, ...] = field(repr=False)
     reason: str
     axis: Axis
-    n_shards: int
+    shards: tuple[int, ...]
     n_workers: int
     in_process: bool
     n_rows: int
@@ -65,7 +63,11 @@ class Plan:
     data_bytes: int
     operations: float
     warning: str | None = None
-    shards: tuple[int, ...] = ()
+
+    @property
+    def n_shards(self) -> int:
+        """Pieces that the resident data of the first engine are divided into."""
+        return self.shards[0]
 
     @property
     def engine(self) -> str:
@@ -137,7 +139,7 @@ def make_plan(
     if engine not in ENGINE_NAMES:
         msg = f"engine must be one of {', '.join(ENGINE_NAMES)}; got {engine!r}"
         raise ValueError(msg)
-    verdicts = [_verdict(kind, problem, executor, memory_per_worker) for kind in engine_classes()]
+    verdicts = [_verdict(kind, problem) for kind in engine_classes()]
     if engine != "auto":
         verdict = next(each for each in verdicts if each.kind.name == engine)
         if verdict.why_not is not None:
@@ -161,8 +163,16 @@ def refits_fit(
     problem: Problem, search: Search, executor: Executor, memory_per_worker: int | None
 ) -> bool:
     """Tell whether the table fits where refits need it."""
-    cost = RefitEngine.cost(problem, search, executor)
-    return _shards_that_fit(cost, executor, memory_per_worker) is not None
+    return (
+        shortfall(RefitEngine.cost(problem, search, executor), executor, memory_per_worker) is None
+    )
+
+
+def shortfall(cost: Cost, executor: Executor, memory_per_worker: int | None) -> str | None:
+    """Say that what must be resident does not fit, and what to do; `None` if it fits."""
+    if memory_per_worker is None or _shards_that_fit(cost, executor, memory_per_worker):
+        return None
+    return _explain_size(cost, executor, memory_per_worker)
 
 
 class _Verdict(NamedTuple):
@@ -185,9 +195,7 @@ def _why_not(passed: Sequence[_Verdict]) -> str:
     return "; ".join(f"not {' or '.join(those)}, because {why}" for why, those in names.items())
 
 
-def _verdict(
-    kind: type[Engine], problem: Problem, executor: Executor, memory: int | None
-) -> _Verdict:
+def _verdict(kind: type[Engine], problem: Problem) -> _Verdict:
     declined = kind.declines(problem)
     return _Verdict(kind, declined, None if declined else kind.refuses(problem))
 
@@ -221,7 +229,6 @@ def _plan(
     return Plan(
         engines=tuple(engines),
         reason=reason,
-        n_shards=shards[0],
         shards=tuple(shards),
         resident_bytes=cost.piece_bytes * cost.n_pieces + cost.everywhere_bytes * copies,
         operations=cost.operations,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn import get_config
 from sklearn.base import MetaEstimatorMixin, clone, is_classifier
 from sklearn.feature_selection import SelectorMixin
 from sklearn.metrics import get_scorer
@@ -41,7 +40,8 @@ from dagsel.engines.paths.elimination import EliminationPath, step_sizes
 from dagsel.engines.paths.refit import ImportanceGetter
 from dagsel.exceptions import DagselWarning, DataError
 from dagsel.job import resolve_columns
-from dagsel.selector import HoldsClient
+from dagsel.metadata import routing_enabled
+from dagsel.selector import HoldsClient, refuse_array
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -182,7 +182,7 @@ class RFE(SelectorMixin, MetaEstimatorMixin, HoldsClient):
         ScoringError
             For importances that are NaN, or of which there is not one for each column.
         """
-        if _routing_enabled():
+        if routing_enabled():
             fit_params = process_routing(self, "fit", **fit_params).estimator.fit
         # Nothing is scored, but only with a metric they know do fast engines take part.
         scoring = metric_scoring("accuracy" if is_classifier(self.estimator) else "r2")
@@ -194,7 +194,7 @@ class RFE(SelectorMixin, MetaEstimatorMixin, HoldsClient):
         return self
 
     def _open(self, X: Any, y: Any, cv: Any, scoring: Scoring, **options: Any) -> EliminationJob:
-        _check_array(X, y)
+        refuse_array(X, y, into_folds=not (isinstance(cv, str) and cv == "none"))
         getter: Any = self.importance_getter
         if not isinstance(getter, str) and not callable(getter):
             msg = f"importance_getter must be a string or callable; got {getter!r}"
@@ -216,12 +216,7 @@ class RFE(SelectorMixin, MetaEstimatorMixin, HoldsClient):
             msg = f"n_features = {table.n_columns}: a minimum of 2 is required to select from"
             raise DataError(msg)
         job.fixed = resolve_columns(self.fixed_features, table, what="fixed_features")
-        self.n_features_in_ = table.n_columns
-        # Nothing is left over from an earlier fit, should this one fail.
-        for name in ("feature_names_in_", "estimator_", "support_", "ranking_", "cv_results_"):
-            self.__dict__.pop(name, None)
-        if table.names is not None and all(isinstance(name, str) for name in table.names):
-            self.feature_names_in_ = np.asarray(table.names, dtype=object)
+        self._begin_fit(table, ("estimator_", "support_", "ranking_", "cv_results_"))
         return job
 
     def _target_size(self, n_columns: int, n_fixed: int) -> int:
@@ -310,7 +305,7 @@ class RFE(SelectorMixin, MetaEstimatorMixin, HoldsClient):
             Passed to the estimator's `score`.
         """
         reduced = self._reduced(X)
-        if _routing_enabled():
+        if routing_enabled():
             score_params = process_routing(self, "score", **score_params).estimator.score
         return self.estimator_.score(reduced, y, **score_params)
 
@@ -473,11 +468,8 @@ class RFECV(RFE):
         ScoringError
             For importances that are NaN, or where every size has a NaN score in some fold.
         """
-        if isinstance(X, np.ndarray) and X.ndim == 2 and X.shape[0] == 1:
-            msg = f"Found array with 1 sample (shape={X.shape}), which cannot be split into folds."
-            raise DataError(msg)
         score_params: dict[str, Any] = {}
-        if _routing_enabled():
+        if routing_enabled():
             given = fit_params if groups is None else {**fit_params, "groups": groups}
             routed = process_routing(self, "fit", **given)
             fit_params, score_params = routed.estimator.fit, routed.scorer.score
@@ -555,13 +547,9 @@ def _is_number(value: Any, kind: type[Any]) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
-def _routing_enabled() -> bool:
-    return bool(get_config()["enable_metadata_routing"])
-
-
 def _routed(selector: Any, method: str, consumer: str, params: dict[str, Any]) -> dict[str, Any]:
     """Return what a method passes on, which without metadata routing is nothing."""
-    if _routing_enabled():
+    if routing_enabled():
         passed: dict[str, Any] = process_routing(selector, method, **params)[consumer][method]
         return passed
     if params:
@@ -579,18 +567,3 @@ def _warn_keeps_all(name: str, wanted: int, n_columns: int) -> None:
         "all features will be kept."
     )
     warnings.warn(text, UserWarning, stacklevel=4)
-
-
-def _check_array(X: Any, y: Any) -> None:
-    """Refuse arrays in scikit-learn's words, by which its users' code recognises the reason."""
-    if not isinstance(X, np.ndarray):
-        return
-    if X.dtype.kind == "c":
-        msg = f"Complex data not supported: X has dtype {X.dtype}. Give real numbers."
-    elif X.ndim == 2 and X.shape[1] == 0:
-        msg = f"Found array with 0 feature(s) (shape={X.shape}) while a minimum of 2 is required."
-    elif y is None:
-        msg = "The selection requires y to be passed, but the target y is None."
-    else:
-        return
-    raise DataError(msg)

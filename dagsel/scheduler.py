@@ -11,7 +11,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any
 from uuid import uuid4
 
@@ -29,6 +29,7 @@ from dagsel.exceptions import (
     NotCertifiedError,
     ScoringError,
 )
+from dagsel.losses import through_losses
 from dagsel.monitor import Monitor
 from dagsel.rounds import Round
 from dagsel.search import Move, Request, Search, StopReason
@@ -43,8 +44,6 @@ _REPORT_SECONDS = 0.25
 _MOST_ROUNDS = 4096
 # Candidates of a round that an audit refits.
 _AUDITED = 8
-# After so many losses of data in a row a session gives up.
-_MOST_LOSSES = 3
 
 
 @dataclass(frozen=True)
@@ -121,23 +120,19 @@ class Session:
         return resolved(table, rows, self.referee.score(contest(request, rows)))
 
     def play_through_losses(self, search: Search, monitor: Monitor) -> Played:
-        """Play some rounds; if workers take data with them, send those again and go on.
+        """Play some rounds; if workers take data with them, send those again and go on."""
+        return through_losses(
+            self.executor,
+            lambda: self.play(search),
+            forget=self._forget_data,
+            note=monitor.note,
+            what="rounds",
+        )
 
-        Dask itself runs lost tasks again. Rows that came from this process's memory it cannot
-        make again: the tasks that need them are cancelled.
-        """
-        for losses in range(1, _MOST_LOSSES + 1):
-            try:
-                return self.play(search)
-            except Exception as error:
-                if not self.executor.lost(error):
-                    raise
-                if losses == _MOST_LOSSES:
-                    raise DagselError(_explain_losses(losses, error)) from error
-                monitor.note(f"workers were lost ({_brief(error)}); their data are sent again")
-                self._shards = None
-                sleep(losses)  # for the cluster to notice, and to start other workers
-        raise AssertionError  # the loop returns or raises
+    def _forget_data(self) -> None:
+        self._shards = None
+        if self.referee is not None:
+            self.referee._forget_data()
 
     def _play_there(self, search: Search, resident: list[Handle | None]) -> Played:
         key = StateKey(self.run, 0)
@@ -450,19 +445,6 @@ def _play(
 
 def _with_failures(error: ScoringError, failures: Sequence[str]) -> ScoringError:
     return ScoringError(f"{error} The first error was: {failures[0]}") if failures else error
-
-
-def _brief(error: Exception) -> str:
-    """Return the first line: Dask's texts can list every task."""
-    return str(error).partition("\n")[0].rstrip(":") or type(error).__name__
-
-
-def _explain_losses(losses: int, error: Exception) -> str:
-    return (
-        f"workers were lost {losses} times in a row while they worked on the same rounds "
-        f"({_brief(error)}). A task may need more memory than a worker has, or the estimator may "
-        "end its process: see the workers' logs. What was decided before is in the selection."
-    )
 
 
 def _no_engine_left(name: str, refusal: str) -> str:

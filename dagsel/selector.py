@@ -41,7 +41,7 @@ from dagsel.sizes import choose, compares_sizes, is_number, size_range, target_s
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["HoldsClient", "Selected", "SequentialFeatureSelector"]
+__all__ = ["HoldsClient", "Selected", "SequentialFeatureSelector", "refuse_array"]
 
 
 class Selected(NamedTuple):
@@ -79,6 +79,14 @@ class HoldsClient(BaseEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "client": None}
+
+    def _begin_fit(self, columns: Columns, results: Sequence[str]) -> None:
+        """Keep what `fit` has seen, and drop results of an earlier fit, should this one fail."""
+        for name in ("feature_names_in_", *results):
+            self.__dict__.pop(name, None)
+        self.n_features_in_ = columns.n_columns
+        if columns.names is not None and all(isinstance(name, str) for name in columns.names):
+            self.feature_names_in_ = np.asarray(columns.names, dtype=object)
 
 
 class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
@@ -333,7 +341,7 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
         monitor: Monitor | None = None,
     ) -> Job:
         self._check_parameters()
-        _check_array(X, y)
+        refuse_array(X, y)
         if routing_enabled():
             given = routed(self, groups, fit_params)
         else:
@@ -461,15 +469,9 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
         return improving, None
 
     def _start(self, job: Job) -> None:
-        table = job.columns
         self.selection_ = job.selection
         self.plan_ = job.plan
-        self.n_features_in_ = table.n_columns
-        # Nothing is left over from an earlier fit, should this one fail.
-        for name in ("support_", "n_features_to_select_", "feature_names_in_"):
-            self.__dict__.pop(name, None)
-        if table.names is not None and all(isinstance(name, str) for name in table.names):
-            self.feature_names_in_ = np.asarray(table.names, dtype=object)
+        self._begin_fit(job.columns, ("support_", "n_features_to_select_"))
 
     def _conclude(self, job: Job) -> Selected:
         """Choose from what a job has decided."""
@@ -527,15 +529,28 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
         return tags
 
 
-def _check_array(X: Any, y: Any) -> None:
-    """Refuse arrays in scikit-learn's words, by which its users' code recognises the reason."""
+def refuse_array(X: Any, y: Any, *, into_folds: bool = True) -> None:
+    """Refuse arrays in scikit-learn's words, by which its users' code recognises the reason.
+
+    Parameters
+    ----------
+    X, y
+        As given to `fit`; anything but a NumPy array is let through.
+    into_folds : bool
+        Whether the rows will be split into folds, for which a single one is not enough.
+
+    Raises
+    ------
+    DataError
+        For complex numbers, no columns, a single row, or no target.
+    """
     if not isinstance(X, np.ndarray):
         return
     if X.dtype.kind == "c":
         msg = f"Complex data not supported: X has dtype {X.dtype}. Give real numbers."
     elif X.ndim == 2 and X.shape[1] == 0:
         msg = f"Found array with 0 feature(s) (shape={X.shape}) while a minimum of 2 is required."
-    elif X.ndim == 2 and X.shape[0] == 1:
+    elif into_folds and X.ndim == 2 and X.shape[0] == 1:
         msg = f"Found array with 1 sample (shape={X.shape}), which cannot be split into folds."
     elif y is None:
         msg = "The selection requires y to be passed, but the target y is None."

@@ -35,7 +35,6 @@ from dagsel.search import Request
 
 Floats = NDArray[np.float64]
 
-LOSES, LOSER_RTOL = 1e-2, 1e-3
 RTOL = 1e-8
 # Sums of squared errors below this part of those of the targets are rounding in refits, too.
 PERFECT = 1e-20
@@ -238,8 +237,7 @@ def _spoil(X: Floats, structure: str, folds: list[Any], rng: np.random.Generator
         X[:, target] = rng.choice([0.0, 1.0, 4.1, -1e3])
     elif structure == "near-constant":
         train, _ = folds[int(rng.integers(0, len(folds)))]
-        # Smaller ones: see `test_column_that_varies_less_than_the_sums_of_all_rows_can_tell`.
-        varies = 10.0 ** rng.choice([-np.inf, -6, -3])
+        varies = 10.0 ** rng.choice([-np.inf, -12, -9, -6, -3])
         X[train, target] = rng.choice([0.0, 1.0, 4.1]) + varies * X[train, target]
     else:
         some = chosen[: int(rng.integers(1, p + 1))]
@@ -305,18 +303,13 @@ def wrong_scores(problem: Problem, scored: Scored) -> list[str]:
     few = np.array([len(test) for _, test in problem.folds]) <= FEW_ROWS
     variants = list(scored.request.variants())
     assert scored.scores.shape == (len(variants), len(problem.folds))
-    means = [float(problem.refits(subset).mean()) for subset in variants]
-    clearly_worse = max(means) - LOSES * abs(max(means))
-    for subset, mean, scores in zip(variants, means, scored.scores, strict=True):
+    for subset, scores in zip(variants, scored.scores, strict=True):
         expected = problem.refits(subset)
         size = np.abs(expected)
         if problem.case.scoring == "r2":
             size = np.maximum(size, 1.0)
         size = np.where(few, np.maximum(size, np.mean(size)), size)
-        # The rows engine vouches for candidates that can be chosen. Near to singularity others
-        # are known less well, and only need be far behind.
-        loses = scored.engine == "rows" and mean < clearly_worse
-        allowed = (LOSER_RTOL if loses else RTOL) * size + problem.negligible()
+        allowed = RTOL * size + problem.negligible()
         difference = np.abs(scores - expected)
         # Not `>`: what is not a number is not near one.
         if not np.all(difference <= allowed):
@@ -418,6 +411,13 @@ def test_fast_scores_and_choices_are_those_of_refits():
     assert engines["fast"] > 0.6 * engines["examples"]
     assert engines["moments"] > 10
     assert engines["rows"] > 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_fast_scores_and_choices_are_those_of_refits_in_many_cases():
+    engines = check_many(3000)
+    assert engines["fast"] > 0.6 * engines["examples"]
 
 
 def plain_case(**changes: Any) -> Case:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from dagsel.criterion import Criterion
 from dagsel.data.blocks import Block, Table
+from dagsel.data.columns import is_weight
 from dagsel.data.folds import Folds
 from dagsel.monitor import TaskProgress
 from dagsel.search import Request, Search
@@ -112,7 +113,7 @@ class Problem:
 
 def _weight(parameters: Mapping[str, Any]) -> NDArray[np.float64] | None:
     for name, value in parameters.items():
-        if name.rpartition("__")[2] == "sample_weight" and value is not None:
+        if is_weight(name) and value is not None:
             return np.asarray(value, dtype=np.float64)
     return None
 

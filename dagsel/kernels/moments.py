@@ -1,9 +1,9 @@
 """Sums of products over rows: everything that least squares needs to know about the data.
 
-The moments of some rows are their number, the sums of their columns and the sums of all products
-of two columns, with the target columns appended to the features; rows may have weights. They add
-up over disjoint rows, so one pass over the data serves every fold: a fold's training moments are
-the sum over the atoms (rows that share their role in all folds) it trains on.
+The moments of some rows are their number, the sums of their columns, the sums of all products of
+two columns, with the target columns appended to the features, and the columns' bounds; rows may
+have weights. They add up over disjoint rows, so one pass over the data serves every fold: a fold's
+training moments are the sum over the atoms (rows that share their role in all folds) it trains on.
 
 Columns are shifted by a pilot mean before they are multiplied. The centred products do not depend
 on the shift, but their rounding does: without it, a column such as a year would lose most digits.
@@ -44,12 +44,17 @@ class Moments(NamedTuple):
         Sums of products of two columns, each row times its weight; symmetric.
     weight : float
         Sum of the rows' weights; their number where they have none.
+    low, high : array of shape (p + T,)
+        Bounds of the columns, over rows of positive weight: exact, as sums are not. Those of a
+        difference are those of the rows that it was made from.
     """
 
     n_rows: int
     total: Array
     cross: Array
     weight: float
+    low: Array
+    high: Array
 
 
 def row_moments(
@@ -84,19 +89,41 @@ def row_moments(
     rows[:, :n_features] = features
     rows[:, n_features:] = targets
     rows -= shift
+    low, high = _bounds(xp, rows, weights)
     weight = float(rows.shape[0])
     total = xp.sum(rows, axis=0)
     if weights is not None:
         weight, total = float(xp.sum(weights)), xp.matmul(weights, rows)
         rows *= xp.sqrt(weights)[:, None]
     # NumPy recognises A'A and computes one triangle only.
-    found = Moments(rows.shape[0], total, xp.matmul(rows.T, rows), weight)
-    if before is None:
-        return found
-    cross = before.cross
-    cross += found.cross
+    found = Moments(rows.shape[0], total, xp.matmul(rows.T, rows), weight, low, high)
+    return found if before is None else _added(before, found, overwrite=True)
+
+
+def _bounds(xp: Any, rows: Array, weights: Array | None) -> tuple[Array, Array]:
+    """Return the smallest and the largest value of every column; infinite where there is no row."""
+    if weights is not None and not bool(xp.all(weights > 0)):
+        rows = xp.take(rows, xp.nonzero(weights > 0)[0], axis=0)
+    if rows.shape[0] == 0:
+        nowhere = xp.full((rows.shape[1],), xp.inf, dtype=rows.dtype, device=rows.device)
+        return nowhere, -nowhere
+    return xp.min(rows, axis=0), xp.max(rows, axis=0)
+
+
+def _added(first: Moments, second: Moments, *, overwrite: bool = False) -> Moments:
+    xp = namespace(first.cross)
+    cross = first.cross
+    if overwrite:
+        cross += second.cross
+    else:
+        cross = cross + second.cross
     return Moments(
-        before.n_rows + found.n_rows, before.total + found.total, cross, before.weight + weight
+        first.n_rows + second.n_rows,
+        first.total + second.total,
+        cross,
+        first.weight + second.weight,
+        xp.minimum(first.low, second.low),
+        xp.maximum(first.high, second.high),
     )
 
 
@@ -104,12 +131,7 @@ def add_moments(first: Moments | None, second: Moments | None) -> Moments | None
     """Return the moments of the union of two disjoint sets of rows; `None` is the empty set."""
     if first is None or second is None:
         return second if first is None else first
-    return Moments(
-        first.n_rows + second.n_rows,
-        first.total + second.total,
-        first.cross + second.cross,
-        first.weight + second.weight,
-    )
+    return _added(first, second)
 
 
 def sum_moments(parts: Sequence[Moments | None]) -> Moments | None:
@@ -124,6 +146,8 @@ def subtract_moments(whole: Moments, part: Moments) -> Moments:
         whole.total - part.total,
         whole.cross - part.cross,
         whole.weight - part.weight,
+        whole.low,
+        whole.high,
     )
 
 
@@ -136,11 +160,15 @@ class ColumnSums(NamedTuple):
         See `Moments`.
     total, squares : array of shape (p + T,)
         Column sums, and sums of squares.
+    low, high : array of shape (p + T,)
+        See `Moments`.
     """
 
     weight: float
     total: Array
     squares: Array
+    low: Array
+    high: Array
 
 
 def column_sums(parts: Sequence[Moments | None]) -> ColumnSums | None:
@@ -150,19 +178,25 @@ def column_sums(parts: Sequence[Moments | None]) -> ColumnSums | None:
 
 def _columns_of(moments: Moments) -> ColumnSums:
     diagonal = namespace(moments.cross).linalg.diagonal(moments.cross)
-    return ColumnSums(moments.weight, moments.total, diagonal * 1.0)  # not a view
+    diagonal = diagonal * 1.0  # not a view
+    return ColumnSums(moments.weight, moments.total, diagonal, moments.low, moments.high)
 
 
 def add_column_sums(parts: Sequence[ColumnSums | None]) -> ColumnSums | None:
     """Add up the column sums of disjoint sets of rows."""
     found = [part for part in parts if part is not None]
-    if not found:
-        return None
-    weight, total, squares = found[0]
-    for part in found[1:]:
-        weight, total = weight + part.weight, total + part.total
-        squares = squares + part.squares
-    return ColumnSums(weight, total, squares)
+    return reduce(_added_columns, found) if found else None
+
+
+def _added_columns(first: ColumnSums, second: ColumnSums) -> ColumnSums:
+    xp = namespace(first.total)
+    return ColumnSums(
+        first.weight + second.weight,
+        first.total + second.total,
+        first.squares + second.squares,
+        xp.minimum(first.low, second.low),
+        xp.maximum(first.high, second.high),
+    )
 
 
 def centred(moments: Moments, mean: Array, *, overwrite: bool = False) -> Array:

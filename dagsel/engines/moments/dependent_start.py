@@ -77,11 +77,11 @@ def dependent_start(
         If it cannot be told which columns are dependent, if those in the basis are too near to
         it, or if a singular value is near the estimator's cutoff.
     """
-    basic = independent_columns(arguments[0], _DEPENDENT)
-    others = np.setdiff1d(np.arange(lengths.shape[0]), basic)
     if model.cutoff is None:
         # A penalty leaves no dependent columns; what there is of them is rounding.
         raise NotCertifiedError(_explain_penalty(fold, model.penalty))
+    basic = independent_columns(arguments[0], _DEPENDENT)
+    others = np.setdiff1d(np.arange(lengths.shape[0]), basic)
     tableau, rest = _swept_on(xp, arguments, basic, others)
     growth = certified_growth(
         xp, model, fold, tableau, arguments[0], lengths, lost, full_rank=len(others) == 0

@@ -204,10 +204,7 @@ def _scaled(
     units = _units(xp, model, p, shift, plain)
     products = centred(train, mean, overwrite=_is_new(train, [sums.whole, *sums.parts]))
     level = (shift + mean)[:p] if model.centres_features else xp.zeros_like(units)
-    squares = (columns.squares - columns.total * columns.total / columns.weight)[:p]
-    if not model.centres_features:
-        squares = columns.squares[:p]
-    constant = _constant_columns(xp, model, facts.fold, squares, level, units, train.weight)
+    constant = _constant_columns(xp, model, facts.fold, products, columns, level, units)
     if model.penalty:
         _add_to_diagonal(xp, products, model.penalty * units * units)
     scale = _scale(xp, facts.fold, products[:p, :p], constant)
@@ -279,30 +276,40 @@ def _add_to_diagonal(xp: Any, products: Array, values: Array) -> None:
 
 
 def _constant_columns(
-    xp: Any, model: LinearModel, fold: int, squares: Array, level: Array, units: Array, n: float
+    xp: Any,
+    model: LinearModel,
+    fold: int,
+    products: Array,
+    columns: ColumnSums,
+    level: Array,
+    units: Array,
 ) -> Array:
     """Return which features are constant in the training rows, to the last digit.
 
     Least squares gives them no weight, with or without a penalty, so they take part as columns
-    that are orthogonal to everything and do nothing.
+    that are orthogonal to everything and do nothing. Told by the columns' bounds: sums can have
+    lost the digits of what is left of a column, which can matter in the test rows.
 
     Parameters
     ----------
-    squares : array of shape (p,)
-        Sums of squares about what the features are centred by.
+    products : array of shape (p + T, p + T)
+        About what the features are centred by, without a penalty.
+    columns : ColumnSums
+        Of the training rows.
     level : array of shape (p,)
         What the features are centred by, which tells the rounding of a constant's rows.
     units : array of shape (p,)
         See `_units`.
-    n : float
-        Weight of the training rows.
     """
+    p = level.shape[0]
+    low, high = columns.low[:p], columns.high[:p]
+    width = high - low if model.centres_features else xp.maximum(xp.abs(low), xp.abs(high))
     noise = 8 * EPSILON * xp.abs(level)
-    constant = squares <= n * noise * noise
+    constant = width <= noise
     if model.cutoff is not None and bool(xp.any(constant)):
         # What is left of a constant after centring must be too small for the estimator to keep.
-        remains = xp.where(constant, noise * float(np.sqrt(n)) / units, xp.zeros_like(noise))
-        largest = xp.sqrt(xp.max(squares / (units * units)))
+        remains = xp.where(constant, noise * columns.weight**0.5 / units, xp.zeros_like(noise))
+        largest = xp.sqrt(xp.max(xp.linalg.diagonal(products)[:p] / (units * units)))
         if not bool(xp.all(remains <= model.cutoff / 2 * largest)):
             column = int(xp.argmax(remains))
             msg = (

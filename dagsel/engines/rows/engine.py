@@ -54,8 +54,6 @@ class RowsState:
         Position of each column of the table in the factors, -1 for columns dropped from them.
     active : ndarray of bool of shape (n_columns,)
         The columns in the model.
-    complete : bool
-        Whether these are all folds.
     columns : ndarray of int of shape (n_features,) or None
         The column of each feature, if all have one.
     """
@@ -63,7 +61,6 @@ class RowsState:
     folds: tuple[FoldState, ...]
     positions: NDArray[np.intp]
     active: NDArray[np.bool_]
-    complete: bool
     columns: NDArray[np.intp] | None
 
     def places_of(
@@ -98,8 +95,6 @@ class RowsEngine:
         Columns of each feature.
     shrinks : bool
         Whether features only leave the model: backward elimination that does not float.
-    n_folds : int
-        Folds of the problem.
     left_out : bool
         Whether every fold leaves one row out, and all are scored from one state.
     """
@@ -109,7 +104,6 @@ class RowsEngine:
     n_columns: int
     columns: tuple[tuple[int, ...], ...]
     shrinks: bool
-    n_folds: int
     left_out: bool
 
     name: ClassVar[str] = "rows"
@@ -151,7 +145,6 @@ class RowsEngine:
             n_columns=problem.table.n_columns,
             columns=problem.features,
             shrinks=shrinks,
-            n_folds=problem.folds.n_folds,
             left_out=leaves_one_out(problem, model, _largest(problem, search, shrinks=shrinks)),
         )
 
@@ -245,7 +238,6 @@ class RowsEngine:
             folds=tuple(start.opened() for start in resident),
             positions=np.arange(self.n_columns),
             active=active,
-            complete=sum(len(start.folds) for start in resident) == self.n_folds,
             columns=np.array([columns[0] for columns in self.columns], dtype=np.intp)
             if all(len(columns) == 1 for columns in self.columns)
             else None,
@@ -282,7 +274,7 @@ class RowsEngine:
         found = FoldScores(*(np.concatenate(each, axis=1) for each in zip(*parts, strict=True)))
         if self.measure.kind == "numbers" and not self.left_out:
             found = with_shaken_doubt(self.measure, found, state.folds, wanted)
-        scores, rounding = certified_table(found, complete=state.complete)
+        scores, rounding = certified_table(found)
         return ScoreTable(scores, rounding)
 
 

@@ -41,6 +41,8 @@ CLEAR_OF_CUTOFF = 1.01
 # Singular values that are rounding are smaller, relative to the largest. Those that an estimator
 # drops must be, or every refit would decide anew what to drop.
 _ZERO = 1e-13
+# Squares of smaller or larger numbers leave the range of double precision.
+_SMALLEST, _LARGEST = 1e-140, 1e140
 _SLAB_ROWS = 65536
 
 
@@ -208,6 +210,7 @@ def _centred(setting: RowsSetting, fold: FoldRows, features: Floats, targets: Fl
         there = weight > 0
         rows, goal, weight = rows[there], goal[there], weight[there]
     train = (rows - moved) / scale
+    _check_size(fold.fold, train)
     offset, centre = np.zeros(features.shape[1]), np.zeros(targets.shape[1])
     if model.fit_intercept:
         offset = np.average(train, axis=0, weights=weight)
@@ -237,6 +240,19 @@ def _centred(setting: RowsSetting, fold: FoldRows, features: Floats, targets: Fl
     columns = (np.ascontiguousarray(part.T) for part in (train, test))
     train, test = columns
     return _Matrices(train, goal, test, np.ascontiguousarray(test_goal), noise, centre)
+
+
+def _check_size(fold: int, train: Floats) -> None:
+    size = np.max(np.abs(train), axis=0)
+    outside = (size > 0) & ((size < _SMALLEST) | (size > _LARGEST))
+    if np.any(outside):
+        column = int(np.argmax(outside))
+        msg = (
+            f"column {{column}} is of the size {size[column]:.0e} in the training rows of fold "
+            f"{fold}, the square of which leaves the range of double precision; rescale it to "
+            "stay on the fast engine"
+        )
+        raise NotCertifiedError(msg, column)
 
 
 def _without_mean(train: Floats, goal: Floats, weight: Floats | None) -> tuple[Floats, Floats]:

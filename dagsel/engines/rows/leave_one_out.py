@@ -65,7 +65,7 @@ def start_left_out(
     Raises
     ------
     NotCertifiedError
-        As `dagsel.engines.rows_fold.start_rows`; or if a subset has not full rank.
+        As `dagsel.engines.rows.fold.start_rows`; or if a subset has not full rank.
     """
     targets, classes = coded_targets(setting, fold.fold, target, fold.train)
     if classes is not None and np.min(np.unique(target, return_counts=True)[1]) < 2:

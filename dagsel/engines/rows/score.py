@@ -333,17 +333,16 @@ def with_shaken_doubt(
     return found._replace(doubt=np.where(np.isnan(doubt), largest[None, :], doubt))
 
 
-def certified_table(found: FoldScores, *, complete: bool) -> tuple[Floats, float]:
+def certified_table(found: FoldScores) -> tuple[Floats, float]:
     """Return the scores and the rounding of their means, or raise NotCertifiedError.
+
+    Candidates that can be chosen must be exact to 1e-9, the others to 1e-8: where one is near to
+    singularity its score is poor, and known less well.
 
     Parameters
     ----------
     found : FoldScores
-        Of all the folds of a shard.
-    complete : bool
-        Whether these are all folds. Then only candidates that can be chosen need be exact to
-        1e-9: where one is near to singularity its score is poor, and known less well. Otherwise
-        candidates that cannot be chosen by these folds alone need be exact to 1e-8.
+        Of the folds of a shard.
     """
     scores, doubt = found.scores, np.where(np.isnan(found.scores), 0.0, found.doubt)
     if not np.all(np.isfinite(scores) | np.isnan(scores)):
@@ -355,7 +354,7 @@ def certified_table(found: FoldScores, *, complete: bool) -> tuple[Floats, float
         return scores, 0.0
     best = np.max((means - shifts)[usable])
     contends = usable & (means + shifts >= best)
-    others = usable & ~contends & (not complete)
+    others = usable & ~contends
     # Not `>`: what is not a number is not certain.
     for which, limit in ((contends, MAX_RELATIVE_ERROR), (others, 10 * MAX_RELATIVE_ERROR)):
         if not np.all(doubt[which] <= limit * found.size[which]):

@@ -88,7 +88,7 @@ class FoldState:
 def start_fold_rows(
     setting: RowsSetting, fold: FoldRows, features: Any, target: NDArray[Any]
 ) -> FoldStart:
-    """Build a fold; see `dagsel.engines.rows_fold.start_rows`.
+    """Build a fold; see `dagsel.engines.rows.fold.start_rows`.
 
     Parameters
     ----------
