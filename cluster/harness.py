@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = [
     "ClusterError",
     "CommandLineCluster",
-    "UnavailableError",
     "command_line_cluster",
     "fake_cuda_cluster",
     "in_process",
@@ -40,10 +39,6 @@ _STOP_SECONDS = 10.0
 
 class ClusterError(RuntimeError):
     """A cluster did not start; the message ends with what its processes printed."""
-
-
-class UnavailableError(RuntimeError):
-    """A form of cluster needs something that the machine lacks; tests should be skipped."""
 
 
 @contextmanager
@@ -193,8 +188,6 @@ def command_line_cluster(
     ------
     ClusterError
         If the cluster does not start; with the output of its processes.
-    UnavailableError
-        If `tls` is asked for and there is no ``openssl`` command.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(_temporary_folder()))
@@ -269,25 +262,18 @@ def _tls(folder: Path) -> tuple[list[str], Security]:
     """Make a certificate that stands for all roles; return command-line options and `Security`."""
     from distributed.security import Security
 
-    if shutil.which("openssl") is None:
-        msg = "there is no openssl command to make a certificate with"
-        raise UnavailableError(msg)
-    key, certificate = str(folder / "key.pem"), str(folder / "certificate.pem")
-    request = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=dagsel-test"
-    subprocess.run(
-        ["openssl", *request.split(), "-keyout", key, "-out", certificate],
-        check=True,
-        capture_output=True,
-        timeout=60,
-    )
+    temporary = Security.temporary()
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    key.write_text(temporary.tls_client_key)
+    certificate.write_text(temporary.tls_client_cert)
     options = ["--tls-ca-file", certificate, "--tls-cert", certificate, "--tls-key", key]
     security = Security(
         require_encryption=True,
-        tls_ca_file=certificate,
-        tls_client_cert=certificate,
-        tls_client_key=key,
+        tls_ca_file=str(certificate),
+        tls_client_cert=str(certificate),
+        tls_client_key=str(key),
     )
-    return options, security
+    return list(map(str, options)), security
 
 
 @contextmanager
@@ -296,30 +282,18 @@ def fake_cuda_cluster(n_devices: int = 2) -> Iterator[Client]:
 
     Shows placement (one worker a device, ``CUDA_VISIBLE_DEVICES``) and nothing of the devices:
     tasks that use one fail.
-
-    Raises
-    ------
-    UnavailableError
-        If dask_cuda is not installed, or does not start without NVML.
     """
-    try:
-        from dask_cuda import LocalCUDACluster
-    except ImportError as error:
-        msg = f"dask_cuda is not installed: {error}"
-        raise UnavailableError(msg) from error
+    from dask_cuda import LocalCUDACluster
+
     with ExitStack() as stack:
-        try:
-            # Several devices and no device memory limit: then nothing asks the driver.
-            cluster = LocalCUDACluster(
-                CUDA_VISIBLE_DEVICES=",".join(map(str, range(n_devices))),
-                device_memory_limit=0,
-                data=dict,
-                dashboard_address=":0",
-                resources={"GPU": 1},
-            )
-        except Exception as error:
-            msg = f"LocalCUDACluster does not start here: {type(error).__name__}: {error}"
-            raise UnavailableError(msg) from error
+        # Several devices and no device memory limit: then nothing asks the driver.
+        cluster = LocalCUDACluster(
+            CUDA_VISIBLE_DEVICES=",".join(map(str, range(n_devices))),
+            device_memory_limit=0,
+            data=dict,
+            dashboard_address=":0",
+            resources={"GPU": 1},
+        )
         stack.callback(cluster.close, timeout=_STOP_SECONDS)
         client = _client(cluster, stack)
         # The constructor also returns when no worker came up.

@@ -146,7 +146,9 @@ def make_plan(
             msg = f"engine={engine!r} cannot score this: {verdict.why_not}. Use engine='auto'"
             raise ValueError(msg)
         return _plan(problem, search, executor, [verdict], "asked for", memory_per_worker)
-    able = [each for each in verdicts if each.why_not is None]
+    able = _cheapest_first(
+        [each for each in verdicts if each.why_not is None], problem, search, executor
+    )
     main = able[0]
     passed = verdicts[: verdicts.index(main)]
     reason = _why_not(passed)
@@ -187,11 +189,27 @@ class _Verdict(NamedTuple):
         return self.declined or self.refused
 
 
+def _cheapest_first(
+    able: Sequence[_Verdict], problem: Problem, search: Search, executor: Executor
+) -> list[_Verdict]:
+    """Order engines by their operations; refits, which cannot tell theirs, are last.
+
+    That is the registry's order, except where one state serves all folds, as for leave-one-out.
+    """
+
+    def operations(verdict: _Verdict) -> float:
+        count = verdict.kind.cost(problem, search, executor).operations
+        return math.inf if math.isnan(count) else count
+
+    return sorted(able, key=operations)
+
+
 def _why_not(passed: Sequence[_Verdict]) -> str:
     """Say why engines are passed over; what holds for several of them is said once."""
-    names: dict[str | None, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for each in passed:
-        names.setdefault(each.why_not, []).append(each.kind.name)
+        why = each.why_not or "it takes more operations"
+        names.setdefault(why, []).append(each.kind.name)
     return "; ".join(f"not {' or '.join(those)}, because {why}" for why, those in names.items())
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,11 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from libraries import Library, libraries
+from threadpoolctl import threadpool_limits
 
 # `cluster` is no part of the installed package.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from cluster import harness
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Test processes share the cores: more threads than that wait for each other.
+    threadpool_limits(1)
+    for library_of_threads in ("OPENBLAS", "OMP", "MKL"):
+        os.environ.setdefault(f"{library_of_threads}_NUM_THREADS", "1")
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -177,19 +177,16 @@ def test_a_cluster_that_runs_already(
 
 
 def test_encrypted_cluster_with_the_certificates_of_dasks_configuration(data: list[str]) -> None:
-    try:
-        with harness.command_line_cluster(1, tls=True) as client:
-            security = client.harness.security
-            address = client.scheduler.address
-            tls = {
-                "DASK_DISTRIBUTED__COMM__TLS__CA_FILE": security.tls_ca_file,
-                "DASK_DISTRIBUTED__COMM__TLS__CLIENT__CERT": security.tls_client_cert,
-                "DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY": security.tls_client_key,
-            }
-            done = run("plan", *data, "--scheduler", address, "--quiet", env=tls)
-            refused = run("plan", *data, "--scheduler", address, "--timeout", "2")
-    except harness.UnavailableError as error:
-        pytest.skip(str(error))
+    with harness.command_line_cluster(1, tls=True) as client:
+        security = client.harness.security
+        address = client.scheduler.address
+        tls = {
+            "DASK_DISTRIBUTED__COMM__TLS__CA_FILE": security.tls_ca_file,
+            "DASK_DISTRIBUTED__COMM__TLS__CLIENT__CERT": security.tls_client_cert,
+            "DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY": security.tls_client_key,
+        }
+        done = run("plan", *data, "--scheduler", address, "--quiet", env=tls)
+        refused = run("plan", *data, "--scheduler", address, "--timeout", "2")
     assert done.returncode == 0, done.stderr
     assert "cluster of 1 workers" in done.stdout
     assert refused.returncode == 2

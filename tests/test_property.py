@@ -455,6 +455,57 @@ def test_columns_far_from_zero_are_added_one_after_the_other():
     assert engines["rows"] == engines["fast"] == 1
 
 
+FOUND = {
+    "a scaler's unit is lost in sums": {
+        "seed": 0,
+        "n": 13,
+        "p": 3,
+        "structures": ("near-constant",),
+        "splitter": "kfold",
+        "n_folds": 2,
+        "estimator": make_pipeline(StandardScaler(), Ridge(0.001, fit_intercept=False)),
+    },
+    "a scaler's mean is rounded": {
+        "seed": 4,
+        "n": 44,
+        "p": 14,
+        "structures": ("one-hot",),
+        "decades": 9.0,
+        "offset": 1e4,
+        "noise": 0.1,
+        "target_offset": 0.0,
+        "weighting": "integers",
+        "n_folds": 4,
+        "direction": "forward",
+        "estimator": make_pipeline(StandardScaler(), LinearRegression(fit_intercept=False)),
+    },
+    "only columns of zeros are left": {
+        "seed": 117,
+        "n": 24,
+        "p": 2,
+        "structures": ("duplicate", "near-constant"),
+        "splitter": "kfold",
+        "n_folds": 2,
+    },
+    "a removal leads to near-dependence": {
+        "seed": 2,
+        "n": 12,
+        "p": 12,
+        "offset": 1e4,
+        "target_offset": 0.0,
+        "weighting": "integers",
+        "splitter": "shuffle-split",
+        "n_folds": 2,
+        "floating": True,
+    },
+}
+
+
+@pytest.mark.parametrize("changes", FOUND.values(), ids=list(FOUND))
+def test_what_random_cases_have_found(changes):
+    check(plain_case(**{"scoring": "neg_mean_squared_error", **changes}), Counter())
+
+
 @pytest.mark.parametrize("scoring", ["neg_mean_absolute_error", "neg_mean_squared_error"])
 @pytest.mark.parametrize("scaler", [StandardScaler(), StandardScaler(with_std=False)], ids=str)
 @pytest.mark.parametrize("model", [LinearRegression, Ridge])

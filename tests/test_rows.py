@@ -22,6 +22,7 @@ from sklearn.model_selection import KFold, LeaveOneOut, ShuffleSplit, Stratified
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
+from dagsel import SequentialFeatureSelector
 from dagsel.data.arrays import memory_table
 from dagsel.data.folds import draw_folds
 from dagsel.engines.base import Problem, Scoring
@@ -472,6 +473,22 @@ def test_leave_one_out_with_weights_targets_groups_and_classes():
     for scoring in ("accuracy", make_scorer(lambda y, found: float(np.mean(y == found)))):
         case = Case(X[some], y[some], RidgeClassifier(), scoring, cv)
         played(case, most=1, rounds=3)
+
+
+def test_leave_one_out_needs_one_state_and_so_goes_before_moments():
+    """With dependent columns it has no closed form, and a state for every row takes over."""
+    X, y = diabetes()
+    X, y = X[:40], y[:40]
+    selector = SequentialFeatureSelector(
+        OLS, direction="backward", scoring="neg_mean_squared_error", cv=LeaveOneOut()
+    )
+    plan = selector.plan(X, y)
+    assert plan.engine == "rows"
+    assert "not moments, because it takes more operations" in plan.reason
+    assert [engine.name for engine in plan.engines] == ["rows", "moments", "refit"]
+    assert selector.fit(X, y).selection_.engines == ("rows",)
+    dependent = np.hstack([X, X[:, :1]])
+    assert selector.fit(dependent, y).selection_.engines == ("moments",)
 
 
 def test_leave_one_out_in_shards_and_without_a_closed_form():

@@ -1,4 +1,4 @@
-"""Which engines there are, the fastest first."""
+"""Which engines there are, the fastest first as a rule (`dagsel.plan` has the exception)."""
 
 from __future__ import annotations
 

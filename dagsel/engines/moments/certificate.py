@@ -12,7 +12,14 @@ from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels.moments import absolute_row_sums
 from dagsel.kernels.tableau import Tableau
 
-__all__ = ["EPSILON", "MAX_RELATIVE_ERROR", "TINY", "certified_growth", "explain_cutoff"]
+__all__ = [
+    "EPSILON",
+    "MAX_RELATIVE_ERROR",
+    "TINY",
+    "certified_growth",
+    "explain_cancellation",
+    "explain_cutoff",
+]
 
 # Scores must agree with those of refits to 1e-9. An estimate of the relative error above this
 # hands the run over to an engine that looks at the rows.
@@ -70,7 +77,7 @@ def certified_growth(
     # Not `>`: a norm that is not a number certifies nothing.
     if not growth * EPSILON <= MAX_RELATIVE_ERROR:
         if cancellation > _GROWTH * norm**2:
-            raise NotCertifiedError(_explain_cancellation(fold), int(xp.argmax(lost)))
+            raise NotCertifiedError(explain_cancellation(fold), int(xp.argmax(lost)))
         column = int(xp.argmax(-full.pivots[0, :]))
         inflation = -float(full.pivots[0, column])
         raise NotCertifiedError(_explain_condition(fold, inflation), column)
@@ -123,7 +130,8 @@ def _explain_condition(fold: int, inflation: float) -> str:
     )
 
 
-def _explain_cancellation(fold: int) -> str:
+def explain_cancellation(fold: int) -> str:
+    """Say that a fold's sums have lost too many digits of a column."""
     return (
         f"column {{column}} varies much less in the training rows of fold {fold} than over all "
         "rows (outliers, or a trend), so that scores from moments may not be right to 1e-9"

@@ -10,7 +10,13 @@ from numpy.typing import NDArray
 
 from dagsel.backend import Array, namespace, to_host
 from dagsel.engines.linear_model import LinearModel
-from dagsel.engines.moments.certificate import EPSILON, TINY, certified_growth
+from dagsel.engines.moments.certificate import (
+    EPSILON,
+    MAX_RELATIVE_ERROR,
+    TINY,
+    certified_growth,
+    explain_cancellation,
+)
 from dagsel.engines.moments.dependent_start import dependent_start
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels.moments import (
@@ -201,10 +207,12 @@ def _scaled(
     mean = _means(xp, model, p, train, plain)
     made_from = xp.linalg.diagonal((sums.whole or train).cross) * 1.0  # not a view
     test_made_from = xp.linalg.diagonal(test.cross) * 1.0
-    units = _units(xp, model, p, shift, plain)
+    units = _units(xp, model, facts.fold, p, shift, plain)
     products = centred(train, mean, overwrite=_is_new(train, [sums.whole, *sums.parts]))
     level = (shift + mean)[:p] if model.centres_features else xp.zeros_like(units)
     constant = _constant_columns(xp, model, facts.fold, products, columns, level, units)
+    if model.centres_features and not model.fit_intercept:
+        _check_centre(xp, facts.fold, level, products, constant, train.weight)
     if model.penalty:
         _add_to_diagonal(xp, products, model.penalty * units * units)
     scale = _scale(xp, facts.fold, products[:p, :p], constant)
@@ -252,13 +260,22 @@ def _means(xp: Any, model: LinearModel, p: int, train: Moments, plain: ColumnSum
     return xp.concat([features, xp.zeros_like(mean[p:])])
 
 
-def _units(xp: Any, model: LinearModel, p: int, shift: Array, plain: ColumnSums | None) -> Array:
+def _units(
+    xp: Any, model: LinearModel, fold: int, p: int, shift: Array, plain: ColumnSums | None
+) -> Array:
     """Return the length, in the table's units, of a unit in which the model sees each feature."""
     ones = xp.ones_like(shift[:p])
     if not model.scales_features or plain is None:
         return ones
     n, mean = plain.weight, plain.total[:p] / plain.weight
-    variance = plain.squares[:p] / n - mean * mean
+    made_from = plain.squares[:p] / n
+    variance = made_from - mean * mean
+    lost = ~(EPSILON * made_from <= MAX_RELATIVE_ERROR * variance)
+    lost = lost & (plain.high[:p] > plain.low[:p])
+    if bool(xp.any(lost)):
+        raise NotCertifiedError(
+            explain_cancellation(fold), int(xp.argmax(xp.astype(lost, xp.int64)))
+        )
     # What scikit-learn's scaler takes for constant, and leaves as it is: rounding of the variance
     # computed in one pass about the mean (`sklearn.preprocessing._data._is_constant_feature`).
     bound = n * EPSILON * variance + (n * (shift[:p] + mean) * EPSILON) ** 2
@@ -318,6 +335,25 @@ def _constant_columns(
             )
             raise NotCertifiedError(msg, column)
     return constant
+
+
+def _check_centre(
+    xp: Any, fold: int, level: Array, products: Array, constant: Array, n: float
+) -> None:
+    """Make sure that the rounding of a scaler's mean does not show; no intercept makes up for it.
+
+    A mean is known to ε times its size; see `_constant_columns` for the parameters.
+    """
+    squares = xp.linalg.diagonal(products)[: level.shape[0]] / n
+    rounding = (EPSILON * level) ** 2
+    shows = ~constant & ~(rounding <= MAX_RELATIVE_ERROR**2 * squares)
+    if bool(xp.any(shows)):
+        column = int(xp.argmax(xp.astype(shows, xp.int64)))
+        msg = (
+            f"column {{column}} varies so little about its mean in the training rows of fold "
+            f"{fold} that the rounding of that mean shows in the scores"
+        )
+        raise NotCertifiedError(msg, column)
 
 
 def _scale(xp: Any, fold: int, products: Array, constant: Array) -> Array:

@@ -160,7 +160,9 @@ def _cut_off(xp: Any, cutoff: float, fold: int, factors: Factors, position: int)
     vector is not known.
     """
     values, vectors, error = largest_inverse_values(xp, factors, position, _WIDTH)
-    ratios = np.sqrt(1 / (to_host(values) * largest_value(xp, factors, position)))
+    spread = to_host(values) * largest_value(xp, factors, position)
+    # No value is left where what remains are columns of zeros.
+    ratios = np.sqrt(np.divide(1.0, spread, out=np.full_like(spread, np.inf), where=spread > 0))
     if ratios[0] > CLEAR_OF_CUTOFF * cutoff:
         return None
     alone = len(ratios) == 1 or ratios[1] > max(_APART * ratios[0], CLEAR_OF_CUTOFF * cutoff)

@@ -336,7 +336,7 @@ def with_shaken_doubt(
 def certified_table(found: FoldScores) -> tuple[Floats, float]:
     """Return the scores and the rounding of their means, or raise NotCertifiedError.
 
-    Candidates that can be chosen must be exact to 1e-9, the others to 1e-8: where one is near to
+    Candidates that can be chosen must be exact to 1e-9, the others to 5e-9: where one is near to
     singularity its score is poor, and known less well.
 
     Parameters
@@ -356,7 +356,7 @@ def certified_table(found: FoldScores) -> tuple[Floats, float]:
     contends = usable & (means + shifts >= best)
     others = usable & ~contends
     # Not `>`: what is not a number is not certain.
-    for which, limit in ((contends, MAX_RELATIVE_ERROR), (others, 10 * MAX_RELATIVE_ERROR)):
+    for which, limit in ((contends, MAX_RELATIVE_ERROR), (others, 5 * MAX_RELATIVE_ERROR)):
         if not np.all(doubt[which] <= limit * found.size[which]):
             raise NotCertifiedError(_EXPLAIN_DOUBT)
     winner = int(np.nanargmax(means))
