@@ -139,23 +139,26 @@ def make_plan(
     if engine not in ENGINE_NAMES:
         msg = f"engine must be one of {', '.join(ENGINE_NAMES)}; got {engine!r}"
         raise ValueError(msg)
-    verdicts = [_verdict(kind, problem) for kind in engine_classes()]
+    verdicts = [
+        _verdict(kind, problem, search, executor, memory_per_worker) for kind in engine_classes()
+    ]
     if engine != "auto":
         verdict = next(each for each in verdicts if each.kind.name == engine)
         if verdict.why_not is not None:
             msg = f"engine={engine!r} cannot score this: {verdict.why_not}. Use engine='auto'"
             raise ValueError(msg)
-        return _plan(problem, search, executor, [verdict], "asked for", memory_per_worker)
-    able = _cheapest_first(
-        [each for each in verdicts if each.why_not is None], problem, search, executor
-    )
-    main = able[0]
-    passed = verdicts[: verdicts.index(main)]
+        return _plan(problem, search, executor, [verdict], "asked for")
+    able = _in_order(problem, [each for each in verdicts if each.why_not is None])
+    main = next((each for each in able if each.too_large is None), None)
+    if main is None:
+        raise DagselError(able[0].too_large or "no engine applies")
+    passed = [each for each in verdicts[: verdicts.index(main)] if each.why_not is not None]
+    passed += [each for each in able[: able.index(main)] if each.too_large is not None]
     reason = _why_not(passed)
     reason = f"{main.kind.summary} ({reason})" if reason else main.kind.summary
-    plan = _plan(problem, search, executor, able, reason, memory_per_worker)
-    refused = next((each.refused for each in passed if each.refused is not None), None)
-    # Where the data stand in the way of the fast engines, users want to know and to mend it.
+    plan = _plan(problem, search, executor, able[able.index(main) :], reason)
+    refused = next((each.refused or each.too_large for each in passed if not each.declined), None)
+    # Where data or memory stand in the way of the fast engines, users want to know and to mend it.
     if refused is None or main.kind.name != "refit":
         return plan
     return replace(plan, warning=f"{refused}; candidates are scored by refits, which is slower.")
@@ -178,44 +181,53 @@ def shortfall(cost: Cost, executor: Executor, memory_per_worker: int | None) -> 
 
 
 class _Verdict(NamedTuple):
-    """What an engine says of a problem."""
+    """What an engine says of a problem, and what it costs where it applies."""
 
     kind: type[Engine]
     declined: str | None
     refused: str | None
+    cost: Cost | None = None
+    n_shards: int | None = None
+    too_large: str | None = None
 
     @property
     def why_not(self) -> str | None:
         return self.declined or self.refused
 
 
-def _cheapest_first(
-    able: Sequence[_Verdict], problem: Problem, search: Search, executor: Executor
-) -> list[_Verdict]:
-    """Order engines by their operations; refits, which cannot tell theirs, are last.
+def _verdict(
+    kind: type[Engine], problem: Problem, search: Search, executor: Executor, memory: int | None
+) -> _Verdict:
+    declined = kind.declines(problem)
+    refused = None if declined else kind.refuses(problem)
+    if declined or refused:
+        return _Verdict(kind, declined, refused)
+    cost = kind.cost(problem, search, executor)
+    n_shards = _shards_that_fit(cost, executor, memory)
+    too_large = None if n_shards else _explain_size(cost, executor, memory or 0)
+    return _Verdict(kind, None, None, cost, n_shards, too_large)
 
-    That is the registry's order, except where one state serves all folds, as for leave-one-out.
+
+def _in_order(problem: Problem, able: Sequence[_Verdict]) -> list[_Verdict]:
+    """Order engines as the registry does, but first those that have one state for all folds.
+
+    As for leave-one-out: others have a state for every row.
     """
 
-    def operations(verdict: _Verdict) -> float:
-        count = verdict.kind.cost(problem, search, executor).operations
-        return math.inf if math.isnan(count) else count
+    def later(verdict: _Verdict) -> bool:
+        cost = verdict.cost
+        assert cost is not None, "engines that apply have a cost"
+        return not cost.n_pieces == 1 < problem.folds.n_folds or math.isnan(cost.operations)
 
-    return sorted(able, key=operations)
+    return sorted(able, key=later)
 
 
 def _why_not(passed: Sequence[_Verdict]) -> str:
     """Say why engines are passed over; what holds for several of them is said once."""
-    names: dict[str, list[str]] = {}
+    names: dict[str | None, list[str]] = {}
     for each in passed:
-        why = each.why_not or "it takes more operations"
-        names.setdefault(why, []).append(each.kind.name)
+        names.setdefault(each.why_not or each.too_large, []).append(each.kind.name)
     return "; ".join(f"not {' or '.join(those)}, because {why}" for why, those in names.items())
-
-
-def _verdict(kind: type[Engine], problem: Problem) -> _Verdict:
-    declined = kind.declines(problem)
-    return _Verdict(kind, declined, None if declined else kind.refuses(problem))
 
 
 def _plan(
@@ -224,30 +236,19 @@ def _plan(
     executor: Executor,
     able: Sequence[_Verdict],
     reason: str,
-    memory: int | None,
 ) -> Plan:
-    """Plan with the first of the engines that fits into memory, and those after it that do."""
-    engines: list[Engine] = []
-    costs: list[Cost] = []
-    shards: list[int] = []
-    too_large: str | None = None
-    for verdict in able:
-        cost = verdict.kind.cost(problem, search, executor)
-        n_shards = _shards_that_fit(cost, executor, memory)
-        if n_shards is None:
-            too_large = too_large or _explain_size(cost, executor, memory or 0)
-            continue
-        costs.append(cost)
-        shards.append(n_shards)
-        engines.append(verdict.kind.for_problem(problem, search))
-    if not engines:
-        raise DagselError(too_large or "no engine applies")
-    cost = costs[0]
+    """Plan with those of the engines that fit into memory."""
+    fitting = [each for each in able if each.too_large is None]
+    if not fitting:
+        raise DagselError(able[0].too_large or "no engine applies")
+    cost = fitting[0].cost
+    assert cost is not None, "engines that apply have a cost"
+    engines = tuple(each.kind.for_problem(problem, search) for each in fitting)
     copies = 1 if executor.in_process else executor.n_workers
     return Plan(
-        engines=tuple(engines),
+        engines=engines,
         reason=reason,
-        shards=tuple(shards),
+        shards=tuple(each.n_shards or 1 for each in fitting),
         resident_bytes=cost.piece_bytes * cost.n_pieces + cost.everywhere_bytes * copies,
         operations=cost.operations,
         **_size(problem, search, executor, engines[0]),

@@ -35,7 +35,7 @@ from dagsel.rounds import Round
 from dagsel.search import Move, Request, Search, StopReason
 from dagsel.tasks import Played, StateKey, holds, play_rounds, score_request
 
-__all__ = ["Decided", "audit_rounds", "run_search"]
+__all__ = ["Decided", "across_folds", "audit_rounds", "run_search"]
 
 # Seconds of rounds in one task: long against a round trip, short against a user's patience.
 _TASK_SECONDS = 1.0
@@ -64,7 +64,8 @@ class Session:
     executor: Executor
     n_shards: int
     run: str = field(default_factory=lambda: uuid4().hex)
-    seconds_per_round: float | None = None
+    seconds_per_request: float | None = None
+    seconds_per_candidate: float | None = None
     told_failures: bool = False
     deadline: float | None = None  # of `perf_counter`
     referee: Session | None = None  # refits, which decide rounds that the engine cannot
@@ -79,6 +80,11 @@ class Session:
                 self.engine.prepare(self.problem, self.executor, subset, self.n_shards)
             )
         return self._shards
+
+    @property
+    def prepared(self) -> bool:
+        """Whether there are resident data."""
+        return self._shards is not None
 
     @property
     def travels(self) -> bool:
@@ -157,21 +163,21 @@ class Session:
         if not played.n_answered and at_work:
             msg = "a task of rounds made no progress; was its run ended by somebody else?"
             raise RuntimeError(msg)
-        self.seconds_per_round = (perf_counter() - began) / max(1, played.n_answered)
+        self.seconds_per_request = (perf_counter() - began) / max(1, played.n_answered)
         if self.executor.in_process:
             # The state now has what it needs of it. Keeping both would double the memory.
             resident[0] = None
         return played  # type: ignore[no-any-return]
 
     def _n_requests(self) -> int:
-        if self.seconds_per_round is None:
+        if self.seconds_per_request is None:
             # The first task also opens the state; in process it must be short to report soon. With
             # a deadline it is there to measure.
             return 1 if self.executor.in_process or self.deadline is not None else 16
         aim = _REPORT_SECONDS if self.executor.in_process else _TASK_SECONDS
         if self.deadline is not None:
             aim = min(aim, self.deadline - perf_counter())
-        return max(1, min(_MOST_ROUNDS, round(aim / max(self.seconds_per_round, 1e-6))))
+        return max(1, min(_MOST_ROUNDS, round(aim / max(self.seconds_per_request, 1e-6))))
 
     def _play_here(self, search: Search) -> Played:
         began = perf_counter()
@@ -180,8 +186,7 @@ class Session:
             try:
                 table = self._refereed(request, self.score(request))
             except NotCertifiedError as error:
-                played.refusal = str(error)
-                played.drifted = isinstance(error, DriftedError)
+                played.refusal = error
                 break
             played.failures = played.failures or table.failures
             try:
@@ -203,12 +208,12 @@ class Session:
                 (self.engine, shard, request, StateKey(self.run, number))
                 for number, shard in enumerate(resident)
             ]
-            return _across_folds(self.executor.map(score_request, calls, label="dagsel_score"))
+            return across_folds(self.executor.map(score_request, calls, label="dagsel_score"))
         calls = [(self.engine, resident[0], batch, None) for batch in self._batches(request)]
         began = perf_counter()
         tables = self.executor.map(score_request, calls, label="dagsel_refit")
         busy = (perf_counter() - began) * min(self.executor.n_workers, len(calls))
-        self.seconds_per_round = busy / request.n_rows  # of one candidate
+        self.seconds_per_candidate = busy / request.n_rows
         return _across_candidates(tables)
 
     def _batches(self, request: Request) -> Iterator[Request]:
@@ -219,8 +224,8 @@ class Session:
             yield request
             return
         size = math.ceil(n_candidates / (4 * n_workers))
-        if self.seconds_per_round is not None:
-            fits = max(1, round(_TASK_SECONDS / max(self.seconds_per_round, 1e-6)))
+        if self.seconds_per_candidate is not None:
+            fits = max(1, round(_TASK_SECONDS / max(self.seconds_per_candidate, 1e-6)))
             # Never fewer tasks than workers, never so many that overheads show.
             size = min(math.ceil(n_candidates / n_workers), max(1, fits))
         for start in range(0, n_candidates, size):
@@ -243,9 +248,13 @@ class Session:
             self.referee.close()
 
 
-def _across_folds(tables: Sequence[ScoreTable]) -> ScoreTable:
+def across_folds(tables: Sequence[ScoreTable]) -> ScoreTable:
+    """Return the scores of shards, each with some of the folds, as one table."""
     scores = np.concatenate([table.scores for table in tables], axis=1)
-    return ScoreTable(scores, max(table.rounding for table in tables))
+    # Of a mean over folds: it must not depend on how the folds were divided.
+    n_folds = [table.scores.shape[1] for table in tables]
+    rounding = np.average([table.rounding for table in tables], weights=n_folds)
+    return ScoreTable(scores, float(rounding))
 
 
 def _across_candidates(tables: Sequence[ScoreTable]) -> ScoreTable:
@@ -422,12 +431,13 @@ def _announce(refusal: str, successor: Engine, monitor: Monitor) -> None:
 def _play(
     session: Session, search: Search, record: Callable[[Decided, int], None], monitor: Monitor
 ) -> tuple[Search, str | None]:
-    if session.seconds_per_round is None:
+    if not session.prepared:
         monitor.phase(f"preparing the {session.engine.name} engine")
+    names = session.problem.table.names
     try:
         played = session.play_through_losses(search, monitor)
     except NotCertifiedError as error:
-        return search, error.told(session.problem.table.names)
+        return search, error.told(names)
     for position, (move, seconds) in enumerate(played.moves):
         ahead = len(played.moves) - position - 1
         record(Decided(move, seconds, session.engine.name), played.search.rounds_left() + ahead)
@@ -437,10 +447,13 @@ def _play(
         # Once: a column that fails to fit fails in every round.
         session.told_failures = True
         monitor.note(f"candidates that fail to fit or score are not chosen; {played.failures[0]}")
-    if played.drifted and session.refresh(played.search.subset):
-        monitor.note(f"{played.refusal}. It is made anew from the rows.")
+    if played.refusal is None:
         return played.search, None
-    return played.search, played.refusal
+    told = played.refusal.told(names)
+    if isinstance(played.refusal, DriftedError) and session.refresh(played.search.subset):
+        monitor.note(f"{told}. It is made anew from the rows.")
+        return played.search, None
+    return played.search, told
 
 
 def _with_failures(error: ScoringError, failures: Sequence[str]) -> ScoringError:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from dagsel.contest import contenders
 from dagsel.engines.base import Engine, ScoreTable
-from dagsel.exceptions import DriftedError, NotCertifiedError, ScoringError
+from dagsel.exceptions import NotCertifiedError, ScoringError
 from dagsel.search import Move, Request, Search
 
 __all__ = ["Played", "StateKey", "forget", "play_rounds", "score_request"]
@@ -80,7 +80,7 @@ class Played:
         As it is after them.
     moves : list of (Move, float)
         Decided rounds, and the seconds each took.
-    refusal : str or None
+    refusal : NotCertifiedError or None
         Why the engine could not vouch for the next round, if it could not.
     error : ScoringError or None
         What ended the search before its time.
@@ -88,19 +88,16 @@ class Played:
         Texts of errors behind NaN scores.
     n_answered : int
         Requests answered; not every answer is a move.
-    drifted : bool
-        Whether the refusal is a matter of rounding that has built up.
     contested : ScoreTable or None
         Scores of the next round, if the engine cannot decide between candidates.
     """
 
     search: Search
     moves: list[tuple[Move, float]]
-    refusal: str | None = None
+    refusal: NotCertifiedError | None = None
     error: ScoringError | None = None
     failures: tuple[str, ...] = ()
     n_answered: int = 0
-    drifted: bool = False
     contested: ScoreTable | None = None
 
 
@@ -132,8 +129,7 @@ def play_rounds(
         try:
             table = score_request(engine, resident, request, key)
         except NotCertifiedError as error:
-            played.refusal = str(error)
-            played.drifted = isinstance(error, DriftedError)
+            played.refusal = error
             break
         if has_referee and len(contenders(table)):
             played.contested = table

@@ -630,7 +630,7 @@ def test_selected_columns_that_do_not_fit_are_not_collected(frame, tmp_path, mon
     assert selector.get_support(indices=True).tolist() == [0, 3, 4]
     with pytest.raises(NotFittedError):
         selector.predict(X)
-    with pytest.raises(DagselError, match="refits need the whole table of"):
+    with pytest.raises(DagselError, match="refits have the whole table"):
         selector.set_params(engine="refit").fit(scan(tmp_path / "table.csv", target="target"))
 
 

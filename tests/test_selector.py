@@ -33,7 +33,13 @@ from dagsel import (
     Selection,
     SequentialFeatureSelector,
 )
-from dagsel.scheduler import Session
+from dagsel.engines.moments.engine import MomentsEngine
+from dagsel.engines.registry import engine_classes
+from dagsel.exceptions import NotCertifiedError
+from dagsel.executors.local import LocalExecutor
+from dagsel.monitor import Monitor
+from dagsel.plan import make_plan
+from dagsel.scheduler import Session, run_search
 from dagsel.tasks import StateKey, forget, play_rounds
 
 NAMES = ["age", "sex", "bmi", "bp", "chol", "sugar"]
@@ -957,7 +963,7 @@ def test_other_criteria_stop_where_they_are_not_improved(many, direction):
 @pytest.mark.parametrize("in_process", [True, False])
 def test_tasks_are_sized_by_the_time_that_is_left(in_process):
     place = SimpleNamespace(in_process=in_process)
-    rounds = {"seconds_per_round": 0.01}
+    rounds = {"seconds_per_request": 0.01}
     free = Session(None, None, place, 1, **rounds)._n_requests()
     assert free == (25 if in_process else 100)
     now = time.perf_counter()
@@ -967,6 +973,66 @@ def test_tasks_are_sized_by_the_time_that_is_left(in_process):
     assert Session(None, None, place, 1, **rounds, deadline=now + 99)._n_requests() == free
     # Nothing has been measured yet.
     assert Session(None, None, place, 1, deadline=now + 99)._n_requests() == 1
+
+
+def test_engines_that_do_not_fit_are_passed_over_and_it_is_said(many):
+    X, y = many
+    selector = SequentialFeatureSelector(LinearRegression(), direction="backward")
+    job = selector._open(X, y, None, {})
+    here = (job.problem, job.search, LocalExecutor())
+    costs = [engine.cost(*here) for engine in engine_classes()]
+    moments, rows, refit = (
+        cost.piece_bytes * cost.n_pieces + cost.everywhere_bytes for cost in costs
+    )
+    for memory, engine in ((max(moments, rows) + 1, "moments"), (refit + 1, "refit")):
+        plan = make_plan(*here, memory_per_worker=memory)
+        assert plan.engine == engine
+        assert (plan.warning is not None) == (engine == "refit")
+    assert refit < min(moments, rows)
+    assert "not moments, because" in plan.reason
+    assert "need" in plan.reason
+    assert "scored by refits, which is slower" in plan.warning
+
+
+def test_a_refusal_names_the_column(many, monkeypatch):
+    """Also one that comes up in the middle of a run, where columns are numbers."""
+    X, y = many
+    frame = pd.DataFrame(X, columns=[f"name{j}" for j in range(X.shape[1])])
+
+    def refuse(self, state, request):
+        msg = "column {column} is not to be trusted"
+        raise NotCertifiedError(msg, 3)
+
+    monkeypatch.setattr(MomentsEngine, "score", refuse)
+    selector = SequentialFeatureSelector(LinearRegression(), n_features_to_select=2)
+    selector.fit(frame, y)
+    (note,) = selector.selection_.notes
+    assert note.startswith("column 'name3' is not to be trusted")
+
+
+class Phases(Monitor):
+    def __init__(self):
+        self.told = []
+
+    def phase(self, text):
+        self.told.append(text)
+
+
+@pytest.mark.parametrize("n_shards", [1, 3])
+def test_an_engine_is_prepared_once(many, n_shards):
+    X, y = many
+    selector = SequentialFeatureSelector(LinearRegression(), direction="backward")
+    job, monitor = selector._open(X, y, None, {}), Phases()
+    run_search(
+        job.problem,
+        job.search,
+        job.plan.engines[:1],
+        job.executor,
+        lambda decided, rounds_left: None,
+        monitor,
+        shards=[n_shards],
+    )
+    assert monitor.told == ["preparing the moments engine"]
 
 
 def test_a_task_that_is_run_twice_gives_the_same(many):

@@ -1,4 +1,4 @@
-"""Which engines there are, the fastest first as a rule (`dagsel.plan` has the exception)."""
+"""Which engines there are, the fastest first as a rule (for the exception see `dagsel.plan`)."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from dagsel.kernels.factors import (
     measured,
     owned,
     present_growth,
+    removal_growth,
 )
 from dagsel.kernels.pseudo_inverse import null_diagonal
 
@@ -140,7 +141,7 @@ def _remove_redundant(
     reduced = state.null - along * along * null
     reduced[j] = 0.0
     moved = _with_null(xp, moved, duals, state.null, reduced)
-    return measured(
+    moved = measured(
         xp,
         moved,
         duals=duals,
@@ -149,6 +150,19 @@ def _remove_redundant(
         coefficients=coefficients,
         residuals=state.residuals + image[:, None] * (beta / null)[None, :],
     )
+    part = _part_of_step(xp, moved, size * xp.sum(along * along), image, beta / null)
+    return replace(moved, growth=max(moved.growth, removal_growth(state, null) * part))
+
+
+def _part_of_step(xp: Any, moved: Factors, change: Array, image: Array, gain: Array) -> float:
+    """Return how large a removal's step is, relative to the duals and the residuals after it."""
+    left = xp.sum(xp.astype(moved.active, moved.norms.dtype) * moved.norms)
+    shares = [change / left] if float(left) > 0 else []
+    residuals = xp.sum(moved.residuals * moved.residuals, axis=0)
+    steps = gain * gain * xp.linalg.vecdot(image, image)
+    shares.append(xp.max(steps / xp.where(residuals > 0, residuals, xp.ones_like(residuals))))
+    largest: float = max(float(share) for share in shares) ** 0.5
+    return largest
 
 
 def _with_null(xp: Any, state: Factors, duals: Array, before: Array, null: Array) -> Factors:

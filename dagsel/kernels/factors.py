@@ -47,6 +47,7 @@ __all__ = [
     "measured",
     "owned",
     "present_growth",
+    "removal_growth",
 ]
 
 Mode = Literal["least squares", "dual"]
@@ -367,6 +368,19 @@ def present_growth(xp: Any, state: Factors) -> float:
     active = xp.astype(state.active, state.norms.dtype)
     growth: float = max(1.0, float(xp.sum(active * state.squares * state.norms)) ** 0.5)
     return growth
+
+
+def removal_growth(state: Factors, null: Any) -> Any:
+    """Return the growth of rounding errors of what the removal of a redundant column adds.
+
+    Parameters
+    ----------
+    state : Factors
+        In least-squares mode.
+    null : float or array
+        N_jj of the column.
+    """
+    return (state.norm * state.inverse_norm) ** 0.5 / null**0.5
 
 
 def _with_new_residuals(xp: Any, state: Factors) -> Factors:

@@ -290,7 +290,10 @@ class MomentsEngine:
     ) -> float:
         """Return the rounding that mean scores can have, or raise NotCertifiedError."""
         if not np.all(np.isfinite(errors)):
-            msg = "a sum of squared errors is not finite"
+            msg = (
+                "a sum of squared errors is not finite: squares of these values leave the range "
+                "of double precision; rescale the columns or the target"
+            )
             raise NotCertifiedError(msg)
         smallest = np.min(errors, axis=1)  # (K, T): of the candidates that can win
         # The model's error e enters as 2 e'δe with δe from conditioning; and where the model fits

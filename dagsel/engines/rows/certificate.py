@@ -14,7 +14,7 @@ from dagsel.engines.moments.certificate import EPSILON, explain_cutoff
 from dagsel.engines.rows.fold import CLEAR_OF_CUTOFF, ERROR_FACTOR
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels.candidates import Steps
-from dagsel.kernels.factors import DUAL, Factors
+from dagsel.kernels.factors import DUAL, Factors, removal_growth
 from dagsel.kernels.pseudo_inverse import singular_values
 from dagsel.kernels.truncation import (
     largest_inverse_values,
@@ -22,7 +22,14 @@ from dagsel.kernels.truncation import (
     truncated_change,
 )
 
-__all__ = ["Candidates", "candidate_growth", "check_noise", "check_subsets", "relative_error"]
+__all__ = [
+    "Candidates",
+    "candidate_growth",
+    "check_noise",
+    "check_subsets",
+    "relative_error",
+    "step_growth",
+]
 
 Floats = NDArray[np.float64]
 # A bound of relative errors that is good enough as it is.
@@ -78,14 +85,14 @@ class Candidates(NamedTuple):
 def candidate_growth(xp: Any, factors: Factors, candidates: Candidates) -> Floats:
     """Return the growth of rounding errors in each candidate's residuals; shape (c,).
 
-    Removing a redundant column brings the pseudo-inverse closer to singularity by as much as the
-    column was part of the null space; adding one, by as much as it was dependent.
+    Adding a column brings the pseudo-inverse closer to singularity by as much as it was dependent.
+    For what the removal of a redundant column adds, see `step_growth`.
     """
     growth = np.full(len(candidates.positions), factors.growth)
     if factors.mode == DUAL:
         return growth / np.minimum(candidates.pivot, 1.0)
     if candidates.removal:
-        return np.where(candidates.by_steps, growth, growth / np.sqrt(candidates.pivot))
+        return growth
     new = candidates.independent
     ratio = np.ones_like(growth)
     ratio[new] = candidates.squares[new] / candidates.norms[new]
@@ -97,6 +104,19 @@ def candidate_growth(xp: Any, factors: Factors, candidates: Candidates) -> Float
         exact = (1 + spread / candidates.squares[coarse]) * ratio[coarse]
         bound[coarse] = np.sqrt(growth[coarse] ** 2 + exact)
     return bound
+
+
+def step_growth(factors: Factors, candidates: Candidates) -> Floats:
+    """Return the growth of rounding errors of each candidate's step by itself; shape (c,).
+
+    A redundant column's step is divided by its part N_jj of the null space, a sum of squares of
+    entries that are known to ε times the condition, in the units of the estimator.
+    """
+    growth = np.zeros(len(candidates.positions))
+    if candidates.removal and factors.mode != DUAL:
+        redundant = ~candidates.by_steps
+        growth[redundant] = removal_growth(factors, candidates.pivot[redundant])
+    return growth
 
 
 def _coefficients(xp: Any, factors: Factors, rows: Any) -> Any:

@@ -73,6 +73,11 @@ class RowsState:
         return [self.positions[list(columns[feature])] for feature in features]
 
     @property
+    def fold_numbers(self) -> list[int]:
+        """Return the number of the fold of every column of scores."""
+        return [number for fold in self.folds for number in fold.start.folds]
+
+    @property
     def present(self) -> NDArray[np.intp]:
         """Columns of the table in the order of the factors."""
         there = np.flatnonzero(self.positions >= 0)
@@ -264,17 +269,13 @@ class RowsEngine:
         wanted = FoldRequest(
             candidates=state.places_of(request.candidates, self.columns),
             removal=bool(request.candidates) and request.candidates[0] in request.subset,
-            noise=state.folds[0].start.rows.noise,
         )
-        parts: list[FoldScores] = []
-        for fold in state.folds:
-            here = wanted._replace(noise=fold.start.rows.noise[state.present])
-            score = score_left_out if self.left_out else score_fold
-            parts.append(score(self.measure, fold, here))
+        score = score_left_out if self.left_out else score_fold
+        parts = [score(self.measure, fold, wanted) for fold in state.folds]
         found = FoldScores(*(np.concatenate(each, axis=1) for each in zip(*parts, strict=True)))
         if self.measure.kind == "numbers" and not self.left_out:
             found = with_shaken_doubt(self.measure, found, state.folds, wanted)
-        scores, rounding = certified_table(found)
+        scores, rounding = certified_table(self.measure, found, state.fold_numbers)
         return ScoreTable(scores, rounding)
 
 

@@ -33,8 +33,8 @@ Floats = NDArray[np.float64]
 TestRows = Literal["compressed", "predicted", "left out"]
 
 # Relative errors of test residuals are about ε times the growth of rounding errors: measured
-# factors are up to 7, and up to 16 where a redundant column's removal leads to near-dependence.
-ERROR_FACTOR = 20.0
+# factors are up to 7.
+ERROR_FACTOR = 10.0
 # Singular values are known to rounding: those above the cutoff by this factor are kept by every
 # refit.
 CLEAR_OF_CUTOFF = 1.01

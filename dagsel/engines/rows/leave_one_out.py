@@ -8,6 +8,8 @@ it by its image likewise, and the gap by −ω_i z_ij² / ρ_j.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -132,7 +134,7 @@ def _residuals_and_gaps(
     if variants.steps is None:
         moved = gap if variants.factors is state.factors else None
         if moved is None:
-            moved = _gaps(FoldState(state.start, factors))
+            moved = _gaps(replace(state, factors=factors))
         return residuals, moved[None, :]
     positions = variants.positions[here]
     chosen = to_device_of(factors.train, positions)

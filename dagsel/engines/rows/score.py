@@ -16,6 +16,7 @@ from dagsel.engines.rows.certificate import (
     check_noise,
     check_subsets,
     relative_error,
+    step_growth,
 )
 from dagsel.engines.rows.metrics import Measure, Verdict, snapped
 from dagsel.engines.rows.state import FoldState, rows_equal
@@ -57,13 +58,10 @@ class FoldRequest(NamedTuple):
         Position that each candidate toggles, or positions. Empty: the subset itself is scored.
     removal : bool
         Whether candidates leave the model.
-    noise : ndarray of shape (m,)
-        See `RowsStart`.
     """
 
     candidates: NDArray[np.intp] | list[NDArray[np.intp]]
     removal: bool
-    noise: Floats
 
 
 class FoldScores(NamedTuple):
@@ -93,6 +91,8 @@ class Variants(NamedTuple):
         Columns of the factors whose steps these are.
     growth : ndarray of shape (c,)
         Of rounding errors.
+    step_growth : ndarray of shape (c,)
+        The same, of the steps by themselves.
     changes : dict
         What is added to the residuals of a candidate because singular values are cut off.
     """
@@ -101,6 +101,7 @@ class Variants(NamedTuple):
     steps: Steps | None
     positions: NDArray[np.intp]
     growth: Floats
+    step_growth: Floats
     changes: dict[int, Array]
 
 
@@ -124,7 +125,7 @@ def all_variants(state: FoldState, request: FoldRequest) -> list[Variants]:
     """Say where every variant is, and certify it."""
     factors = state.factors
     if not len(request.candidates):
-        changes = _check(state, factors, request, None)
+        changes = _check(state, factors, None)
         return [_alone(factors, changes)]
     if isinstance(request.candidates, np.ndarray):
         return [_single_columns(state, request, request.candidates)]
@@ -147,9 +148,9 @@ def _single_columns(
             "them to stay on the fast engine"
         )
         raise NotCertifiedError(msg)
-    changes = _check(state, factors, request, candidates)
+    changes = _check(state, factors, candidates)
     growth = candidate_growth(xp, factors, candidates)
-    return Variants(factors, steps, positions, growth, changes)
+    return Variants(factors, steps, positions, growth, step_growth(factors, candidates), changes)
 
 
 def _toggled_group(state: FoldState, request: FoldRequest, columns: NDArray[np.intp]) -> Variants:
@@ -168,17 +169,16 @@ def _toggled_group(state: FoldState, request: FoldRequest, columns: NDArray[np.i
         group = factors
         for number, place in enumerate(columns):
             group = toggle(xp, group, int(place), overwrite=number > 0)
-        changes = _check(state, group, request, None)
+        changes = _check(state, group, None)
     return _alone(group, changes)
 
 
 def _alone(factors: Factors, changes: dict[int, Array]) -> Variants:
-    return Variants(factors, None, np.zeros(1, np.intp), np.array([factors.growth]), changes)
+    growth = np.array([factors.growth])
+    return Variants(factors, None, np.zeros(1, np.intp), growth, np.zeros(1), changes)
 
 
-def _check(
-    state: FoldState, factors: Factors, request: FoldRequest, candidates: Candidates | None
-) -> dict[int, Array]:
+def _check(state: FoldState, factors: Factors, candidates: Candidates | None) -> dict[int, Array]:
     start, model = state.start.rows, state.start.setting.model
     if factors.unclear:
         msg = (
@@ -186,7 +186,7 @@ def _check(
             "dependence that rounding decides whether they are"
         )
         raise NotCertifiedError(msg)
-    check_noise(model, start.rows.fold, request.noise, factors, candidates)
+    check_noise(model, start.rows.fold, state.noise, factors, candidates)
     if start.safe:
         return {}
     xp = namespace(factors.train)
@@ -196,9 +196,9 @@ def _check(
 def _score_variants(
     measure: Measure, state: FoldState, variants: Variants, request: FoldRequest
 ) -> tuple[Floats, Floats, Floats]:
-    error = relative_error(variants.growth)
     if measure.kind == "squared":
-        return _squared(measure, state, variants, error)
+        return _squared(measure, state, variants)
+    error = relative_error(variants.growth + variants.step_growth)
     scores, doubts = [], []
     for here in chunks(state, len(variants.positions)):
         predictions = -_residuals(variants, here)
@@ -267,7 +267,7 @@ def _same_rows(factors: Factors, subset: NDArray[np.bool_]) -> Callable[[NDArray
 
 
 def _squared(
-    measure: Measure, state: FoldState, variants: Variants, error: Floats
+    measure: Measure, state: FoldState, variants: Variants
 ) -> tuple[Floats, Floats, Floats]:
     factors = variants.factors
     xp = namespace(factors.train)
@@ -284,7 +284,9 @@ def _squared(
         errors = np.concatenate([np.sum(each * each, axis=2) for each in residuals])
         made_from = np.maximum(errors, made_from)
     start = state.start
-    step = error[:, None] * (np.sqrt(start.rows.spread) + np.sqrt(made_from))
+    error = relative_error(variants.growth)[:, None]
+    step = error * (np.sqrt(start.rows.spread) + np.sqrt(made_from))
+    step = step + relative_error(variants.step_growth)[:, None] * np.sqrt(reach)
     now = to_host(xp.sum(factors.residuals * factors.residuals, axis=0))
     step = step + 4 * EPSILON * np.sqrt(now + reach)
     doubt = 2 * np.sqrt(errors) * step + step * step
@@ -323,7 +325,7 @@ def with_shaken_doubt(
             if np.isnan(found.scores[row, column]):
                 continue
             (variants,) = all_variants(state, only)
-            error = float(relative_error(variants.growth[0]))
+            error = float(relative_error(variants.growth[0] + variants.step_growth[0]))
             predictions = -_residuals(variants, slice(0, 1))
             if state.start.facts.classes is not None:
                 errors = np.array([error])
@@ -333,20 +335,27 @@ def with_shaken_doubt(
     return found._replace(doubt=np.where(np.isnan(doubt), largest[None, :], doubt))
 
 
-def certified_table(found: FoldScores) -> tuple[Floats, float]:
+def certified_table(
+    measure: Measure, found: FoldScores, folds: Sequence[int]
+) -> tuple[Floats, float]:
     """Return the scores and the rounding of their means, or raise NotCertifiedError.
 
-    Candidates that can be chosen must be exact to 1e-9, the others to 5e-9: where one is near to
+    Candidates that can be chosen must be exact to 1e-9, the others to 1e-8: where one is near to
     singularity its score is poor, and known less well.
 
     Parameters
     ----------
+    measure : Measure
+        What was scored.
     found : FoldScores
         Of the folds of a shard.
+    folds : sequence of int
+        Their numbers.
     """
     scores, doubt = found.scores, np.where(np.isnan(found.scores), 0.0, found.doubt)
-    if not np.all(np.isfinite(scores) | np.isnan(scores)):
-        msg = "a score is not finite"
+    infinite = np.flatnonzero(~np.all(np.isfinite(scores) | np.isnan(scores), axis=0))
+    if len(infinite):
+        msg = f"a score in fold {folds[infinite[0]]} is not finite"
         raise NotCertifiedError(msg)
     means, shifts = np.mean(scores, axis=1), np.mean(doubt, axis=1)
     usable = ~np.isnan(means)
@@ -354,17 +363,23 @@ def certified_table(found: FoldScores) -> tuple[Floats, float]:
         return scores, 0.0
     best = np.max((means - shifts)[usable])
     contends = usable & (means + shifts >= best)
-    others = usable & ~contends
+    limit = np.where(contends, 1.0, 10.0) * MAX_RELATIVE_ERROR
     # Not `>`: what is not a number is not certain.
-    for which, limit in ((contends, MAX_RELATIVE_ERROR), (others, 5 * MAX_RELATIVE_ERROR)):
-        if not np.all(doubt[which] <= limit * found.size[which]):
-            raise NotCertifiedError(_EXPLAIN_DOUBT)
+    uncertain = ~(doubt <= limit[:, None] * found.size) & usable[:, None]
+    if np.any(uncertain):
+        fold = folds[int(np.argmax(np.any(uncertain, axis=0)))]
+        raise NotCertifiedError(_explain_doubt(measure, fold))
     winner = int(np.nanargmax(means))
     return scores, float(2 * shifts[winner] + 4 * EPSILON * abs(means[winner]))
 
 
-_EXPLAIN_DOUBT = (
-    "scores from the rows would not be right to 1e-9: columns are near to linearly dependent, the "
-    "model fits the test rows of a fold almost exactly, or predictions are within rounding of a "
-    "decision's threshold"
-)
+def _explain_doubt(measure: Measure, fold: int) -> str:
+    other = (
+        "predictions are within rounding of a decision's threshold"
+        if measure.kind in ("accuracy", "labels")
+        else "the model fits the test rows almost exactly"
+    )
+    return (
+        f"scores of fold {fold} from the rows would not be right to 1e-9, because columns are near "
+        f"to linearly dependent or {other}; drop such columns to stay on the fast engine"
+    )

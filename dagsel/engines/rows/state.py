@@ -64,7 +64,8 @@ class FoldStart:
     def opened(self) -> FoldState:
         """Return the state at the starting subset; it lets go of these factors as it moves on."""
         assert self.rows.factors is not None, "resident data have factors"
-        return FoldState(replace(self, rows=replace(self.rows, factors=None)), self.rows.factors)
+        start = replace(self, rows=replace(self.rows, factors=None))
+        return FoldState(start, self.rows.factors, self.rows.noise)
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,15 @@ class FoldState:
     start : FoldStart
         Without its factors.
     factors : Factors
+    noise : ndarray of shape (m,)
+        See `RowsStart`; of the factors' columns.
     owned : bool
         Whether the factors' arrays may be written to: not while they are the resident data.
     """
 
     start: FoldStart
     factors: Factors
+    noise: NDArray[np.float64]
     owned: bool = False
 
 
@@ -190,7 +194,7 @@ def without_columns(state: FoldState, keep: NDArray[np.intp]) -> FoldState:
     factors = state.factors
     xp = namespace(factors.train)
     factors = columns_kept(xp, factors, to_device_of(factors.train, keep))
-    kept = replace(state, factors=factors, owned=True)
+    kept = replace(state, factors=factors, noise=state.noise[keep], owned=True)
     m, r = factors.train.shape
     # A ridge in dual form may be better off in the primal one.
     return _rebuilt(kept, factors) if r > 1.1 * m or factors.mode == DUAL else kept
