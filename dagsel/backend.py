@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
 __all__ = [
+    "EPSILON",
     "Array",
     "add_outer",
     "add_product",
@@ -29,6 +30,9 @@ __all__ = [
     "to_device_of",
     "to_host",
 ]
+
+# Of double precision, in which all sums are.
+EPSILON = 2.0**-52
 
 # The array API standard defines no base class to annotate with.
 Array = Any

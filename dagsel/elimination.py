@@ -29,10 +29,10 @@ from dagsel.engines.paths.tableau import TableauElimination
 from dagsel.engines.refit import RefitEngine, concatenated
 from dagsel.exceptions import DagselError, DagselWarning, NotCertifiedError, ScoringError
 from dagsel.job import choose_executor, memory_per_worker, runner
-from dagsel.losses import through_losses
 from dagsel.plan import shortfall
 from dagsel.scorers import explain_unknown_scorer
 from dagsel.search import Search
+from dagsel.worker_loss import through_losses
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -20,6 +20,7 @@ from sklearn.utils.metadata_routing import (
 
 from dagsel.engines.linear_model import final_step
 from dagsel.job import resolve_scoring
+from dagsel.scorers import scorer_parts
 
 __all__ = ["Metadata", "routed", "router", "routing_enabled", "unrouted"]
 
@@ -87,7 +88,8 @@ def unrouted(
 def _check_scorer(estimator: Any, model: Any, scoring: Any) -> None:
     """Refuse scorers that have no place for weights."""
     scorer = resolve_scoring(estimator, scoring).scorer
-    function = getattr(scorer, "_score_func", scorer) if scoring is not None else model.score
+    parts = scorer_parts(scorer)
+    function = model.score if scoring is None else scorer if parts is None else parts.function
     if not _takes_weights(function):
         name = getattr(function, "__name__", repr(function))
         what = f"{type(model).__name__}.score" if scoring is None else f"scoring function {name}"

@@ -29,11 +29,11 @@ from dagsel.exceptions import (
     NotCertifiedError,
     ScoringError,
 )
-from dagsel.losses import through_losses
 from dagsel.monitor import Monitor
 from dagsel.rounds import Round
 from dagsel.search import Move, Request, Search, StopReason
 from dagsel.tasks import Played, StateKey, holds, play_rounds, score_request
+from dagsel.worker_loss import through_losses
 
 __all__ = ["Decided", "across_folds", "audit_rounds", "run_search"]
 

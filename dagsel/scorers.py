@@ -1,13 +1,48 @@
-"""Scorers by name, as scikit-learn knows them."""
+"""scikit-learn's scorers: their names, and what they are made of."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import get_close_matches
+from typing import Any, NamedTuple
 
-__all__ = ["explain_unknown_scorer"]
+__all__ = ["ScorerParts", "explain_unknown_scorer", "scorer_parts"]
 
 _USUAL = ("neg_mean_squared_error", "r2", "accuracy")
+
+
+class ScorerParts(NamedTuple):
+    """What a scorer that `sklearn.metrics.make_scorer` has made consists of.
+
+    Attributes
+    ----------
+    function : callable
+        Of (y, reply).
+    sign : int
+        1 if greater is better, -1 if not.
+    keywords : dict
+        Further arguments of the function.
+    responses : tuple of str
+        The estimator's methods that may reply, the first that it has.
+    """
+
+    function: Any
+    sign: int
+    keywords: dict[str, Any]
+    responses: tuple[str, ...]
+
+
+def scorer_parts(scorer: Any) -> ScorerParts | None:
+    """Take a scorer apart; `None` if `make_scorer` has not made it.
+
+    scikit-learn has no public way, so this is the one place that knows the private names.
+    """
+    names = ("_score_func", "_sign", "_kwargs", "_response_method")
+    if type(scorer).__name__ != "_Scorer" or not all(hasattr(scorer, name) for name in names):
+        return None
+    function, sign, keywords, response = (getattr(scorer, name) for name in names)
+    responses = (response,) if isinstance(response, str) else tuple(response)
+    return ScorerParts(function, sign, keywords, responses)
 
 
 def explain_unknown_scorer(name: str) -> str | None:

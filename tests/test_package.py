@@ -47,7 +47,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("engines",),
     ("contest",),
     ("tasks",),
-    ("executors", "losses", "plan"),
+    ("executors", "plan", "worker_loss"),
     ("scheduler",),
     ("job",),
     ("elimination", "metadata"),

@@ -220,7 +220,10 @@ def test_duplicates_tie_and_small_differences_do_not():
 
 @pytest.mark.parametrize("alpha", [0.05, 50.0])
 @pytest.mark.parametrize("direction", ["backward", "forward", "floating backward"])
-@pytest.mark.parametrize("data", ["diabetes", "duplicates", "wide 40", "wide 80"])
+@pytest.mark.parametrize(
+    "data",
+    ["diabetes", "duplicates", "wide 40", pytest.param("wide 80", marks=pytest.mark.slow)],
+)
 def test_ridge(data, direction, alpha):
     played(Case(*DATA[data](), Ridge(alpha), direction=direction), most=1, rounds=40)
 
@@ -462,10 +465,17 @@ def test_a_state_that_was_lost_is_made_anew():
 # Leave-one-out
 
 
-@pytest.mark.parametrize("direction", ["backward", "forward", "floating forward"])
+@pytest.mark.parametrize(
+    "direction",
+    ["backward", pytest.param("forward", marks=pytest.mark.slow), "floating forward"],
+)
 @pytest.mark.parametrize(
     "scoring",
-    ["neg_mean_squared_error", "neg_root_mean_squared_error", "neg_mean_absolute_error"],
+    [
+        "neg_mean_squared_error",
+        pytest.param("neg_root_mean_squared_error", marks=pytest.mark.slow),
+        "neg_mean_absolute_error",
+    ],
 )
 @pytest.mark.parametrize("estimator", [OLS, Ridge(0.4), LinearRegression(fit_intercept=False)])
 def test_leave_one_out(estimator, scoring, direction):

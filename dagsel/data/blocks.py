@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Block", "Reader", "Slab", "Table"]
+__all__ = ["Block", "Reader", "Slab", "Table", "runs"]
 
 Where = Literal["memory", "delayed", "file"]
 
@@ -134,3 +135,9 @@ class Table:
     def nbytes(self) -> int:
         """Bytes of the feature matrix in double precision."""
         return 8 * self.n_rows * self.n_columns
+
+
+def runs(length: int, n_parts: int) -> list[range]:
+    """Cut `range(length)` into at most `n_parts` consecutive, nearly equal, non-empty runs."""
+    edges = np.linspace(0, length, min(n_parts, length) + 1).astype(int).tolist()
+    return [range(start, stop) for start, stop in pairwise(edges)]

@@ -259,7 +259,7 @@ class Folds:
         if self.has_repeats:
             msg = (
                 "a fold repeats rows, as a bootstrap sample does, and sums over sets of rows "
-                'cannot express that; use engine="refit"'
+                'cannot express that; use engine="rows"'
             )
             raise NotCertifiedError(msg)
         return self._layers

@@ -1,8 +1,8 @@
 """What an engine is: how the candidates of a round are scored.
 
-An engine brings three pure functions, and the scheduler decides where they run:
+An engine submits the tasks of one step, and brings pure functions for the scheduler to run:
 
-* `prepare` turns the data into what the workers hold, one piece of resident data per shard;
+* `prepare` has the data turned into what the workers hold, one piece of resident data per shard;
 * `open` turns a shard's resident data into the state for the subset that the search starts from;
 * `score` answers a request from a state, and `moved` carries a state to another subset.
 

@@ -7,14 +7,22 @@ from typing import Any
 
 import numpy as np
 from sklearn.linear_model import LinearRegression, Ridge, RidgeClassifier
+from sklearn.metrics import get_scorer
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 
+from dagsel.backend import EPSILON
 from dagsel.engines.base import Problem
+from dagsel.kernels.metrics import METRICS, Metric
+from dagsel.scorers import scorer_parts
 
-__all__ = ["LinearModel", "declines_parameters", "final_step", "linear_model"]
-
-_EPSILON = float(np.finfo(np.float64).eps)
+__all__ = [
+    "LinearModel",
+    "declines_parameters",
+    "final_step",
+    "linear_model",
+    "squared_metric",
+]
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,7 @@ def linear_model(estimator: Any) -> LinearModel | str:
     if isinstance(estimator, LinearRegression):
         # Handed to `scipy.linalg.lstsq`. Before scikit-learn 1.7 there was no `tol`, and LAPACK's
         # default was used.
-        cutoff = float(getattr(estimator, "tol", _EPSILON))
+        cutoff = float(getattr(estimator, "tol", EPSILON))
         return LinearModel(intercept, cutoff=cutoff, standardise=standardise)
     return _ridge_model(estimator, intercept, standardise)
 
@@ -93,6 +101,14 @@ def _ridge_model(
     return LinearModel(
         intercept, penalty=float(alpha[0]), standardise=standardise, classifier=classifier
     )
+
+
+def squared_metric(scorer: Any) -> Metric | None:
+    """Return the metric that a scorer computes, if it is a function of sums of squared errors."""
+    parts = scorer_parts(scorer)
+    if parts is None:
+        return None
+    return next((each for each in METRICS if parts == scorer_parts(get_scorer(each))), None)
 
 
 def final_step(estimator: Any) -> tuple[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dagsel.backend import Array, add_outer
+from dagsel.backend import EPSILON, Array, add_outer
 from dagsel.kernels.factors import (
     DUAL,
     Factors,
@@ -14,13 +14,11 @@ from dagsel.kernels.factors import (
     measured,
     owned,
     present_growth,
-    removal_growth,
 )
 from dagsel.kernels.pseudo_inverse import null_diagonal
 
 __all__ = ["dependence", "toggle"]
 
-_EPSILON = 2.0**-52
 # Coefficients of a dependent column on the active ones are zero below this many times ε |v| |x|
 # and the growth of rounding errors, and unclear up to a thousand times that.
 _ZERO_COEFFICIENT = 100.0
@@ -141,7 +139,7 @@ def _remove_redundant(
     reduced = state.null - along * along * null
     reduced[j] = 0.0
     moved = _with_null(xp, moved, duals, state.null, reduced)
-    moved = measured(
+    return measured(
         xp,
         moved,
         duals=duals,
@@ -150,19 +148,6 @@ def _remove_redundant(
         coefficients=coefficients,
         residuals=state.residuals + image[:, None] * (beta / null)[None, :],
     )
-    part = _part_of_step(xp, moved, size * xp.sum(along * along), image, beta / null)
-    return replace(moved, growth=max(moved.growth, removal_growth(state, null) * part))
-
-
-def _part_of_step(xp: Any, moved: Factors, change: Array, image: Array, gain: Array) -> float:
-    """Return how large a removal's step is, relative to the duals and the residuals after it."""
-    left = xp.sum(xp.astype(moved.active, moved.norms.dtype) * moved.norms)
-    shares = [change / left] if float(left) > 0 else []
-    residuals = xp.sum(moved.residuals * moved.residuals, axis=0)
-    steps = gain * gain * xp.linalg.vecdot(image, image)
-    shares.append(xp.max(steps / xp.where(residuals > 0, residuals, xp.ones_like(residuals))))
-    largest: float = max(float(share) for share in shares) ** 0.5
-    return largest
 
 
 def _with_null(xp: Any, state: Factors, duals: Array, before: Array, null: Array) -> Factors:
@@ -246,7 +231,7 @@ def dependence(xp: Any, state: Factors, rows: Array) -> tuple[Array, bool]:
     """
     found = xp.matmul(rows, state.duals.T)
     lengths = xp.linalg.vecdot(rows, rows)[:, None] * state.norms[None, :]
-    noise = _ZERO_COEFFICIENT * _EPSILON * state.growth * xp.sqrt(lengths)
+    noise = _ZERO_COEFFICIENT * EPSILON * state.growth * xp.sqrt(lengths)
     size = xp.abs(found)
     zero = ~state.active[None, :] | (size <= noise)
     unclear = bool(xp.any(~zero & (size < _UNCLEAR * noise)))

@@ -32,7 +32,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from dagsel.backend import Array, is_numpy
+from dagsel.backend import EPSILON, Array, is_numpy
 from dagsel.kernels.pseudo_inverse import PseudoInverse
 
 __all__ = [
@@ -54,7 +54,6 @@ Mode = Literal["least squares", "dual"]
 LEAST_SQUARES: Mode = "least squares"
 DUAL: Mode = "dual"
 
-_EPSILON = 2.0**-52
 # An inactive column whose residual is shorter than this part of it depends on the active ones.
 _DEPENDENT = 1e-10
 # Where residuals have shrunk to less than this part of what they were, they are computed anew.
@@ -342,8 +341,8 @@ def measured(xp: Any, state: Factors, **changed: Array) -> Factors:
     if state.mode == DUAL:
         # The condition number of K bounds the relative error of K⁻¹X. Its inverse's trace is known
         # from that of the smoother K⁻¹X_S X_S'.
-        left = max(float(state.train.shape[1] - xp.sum(active * norms)), _EPSILON)
-        inverse_norm = (left + _EPSILON * state.train.shape[1]) / state.penalty
+        left = max(float(state.train.shape[1] - xp.sum(active * norms)), EPSILON)
+        inverse_norm = (left + EPSILON * state.train.shape[1]) / state.penalty
         growth = 1 + norm * inverse_norm
     else:
         growth = float(xp.sum(active * state.squares * norms)) ** 0.5
@@ -370,17 +369,36 @@ def present_growth(xp: Any, state: Factors) -> float:
     return growth
 
 
-def removal_growth(state: Factors, null: Any) -> Any:
-    """Return the growth of rounding errors of what the removal of a redundant column adds.
+# Errors of images are this part of their bound; measured parts are below 1/100.
+_IMAGE_PART = 1 / 30
+
+
+def removal_growth(xp: Any, state: Factors, redundant: Array) -> Array:
+    """Return the growth of rounding errors of the steps of redundant columns' removals.
+
+    The entries of the column N e_j of the null-space projector are known to ε |v_k| |x_j|, with v_k
+    the rows of X_S⁺. A step has the image T N e_j, of which little can be left where test rows are
+    far from zero, and is divided by N_jj, the sum of the squares of N e_j.
 
     Parameters
     ----------
+    xp : namespace
+        Array API namespace of the state.
     state : Factors
         In least-squares mode.
-    null : float or array
-        N_jj of the column.
+    redundant : array of int of shape (c,)
+
+    Returns
+    -------
+    array of shape (c,)
     """
-    return (state.norm * state.inverse_norm) ** 0.5 / null**0.5
+    images = xp.take(state.images, redundant, axis=0)
+    left = xp.linalg.vecdot(images, images)
+    active = xp.astype(state.active, state.norms.dtype)
+    made_from = xp.sum(active * state.norms * xp.linalg.vecdot(state.test, state.test))
+    lost = _IMAGE_PART**2 * made_from / xp.where(left > 0, left, made_from + 1.0)
+    divided = state.inverse_norm / xp.take(state.null, redundant)
+    return (xp.take(state.squares, redundant) * xp.maximum(lost, divided)) ** 0.5
 
 
 def _with_new_residuals(xp: Any, state: Factors) -> Factors:

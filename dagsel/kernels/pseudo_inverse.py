@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dagsel.backend import Array, is_numpy
+from dagsel.backend import EPSILON, Array, is_numpy
 
 __all__ = ["PseudoInverse", "null_diagonal", "pseudo_inverse", "singular_values", "triangular_rows"]
 
-EPSILON = 2.0**-52
 # Columns scaled to unit length that are further from dependence than this have an inverse by a QR
 # decomposition, which is exact to rounding column by column; nearer ones need singular values.
 _WELL_INDEPENDENT = 1e7

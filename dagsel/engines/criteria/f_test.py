@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from dagsel.backend import EPSILON
+
 __all__ = ["log_p_value"]
 
 # p-values below this are taken from their continued fraction: soon after, they are no numbers.
@@ -96,7 +98,7 @@ def _continued_fraction(
     a: NDArray[np.float64], b: NDArray[np.float64], x: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Evaluate 1 + d₁/(1 + d₂/(1 + …)) of DLMF 8.17.22 from the front, by Lentz's method."""
-    tiny = np.finfo(np.float64).tiny / np.finfo(np.float64).eps
+    tiny = np.finfo(np.float64).tiny / EPSILON
     value = np.ones_like(x)
     numerator, denominator = np.ones_like(x), np.zeros_like(x)
     for term in range(1, _MOST_TERMS):
@@ -109,7 +111,7 @@ def _continued_fraction(
         numerator = _away_from_zero(1 + factor / numerator, tiny)
         step = numerator * denominator
         value *= step
-        if np.all(np.abs(step - 1) < 4 * np.finfo(np.float64).eps):
+        if np.all(np.abs(step - 1) < 4 * EPSILON):
             return value
     msg = "the continued fraction of the incomplete beta function does not converge"
     raise ArithmeticError(msg)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dagsel.backend import Array, namespace, to_compute
-from dagsel.data.blocks import Block, Slab
+from dagsel.data.blocks import Block, Slab, runs
 from dagsel.data.folds import Layer
 from dagsel.engines.base import Executor, Handle, Problem
 from dagsel.kernels.moments import Moments, row_moments, sum_moments
 
-__all__ = ["AtomSums", "pick_moments", "pilot_shift", "runs", "span_moments", "submit_moments"]
+__all__ = ["AtomSums", "pick_moments", "pilot_shift", "span_moments", "submit_moments"]
 
 # What is read at once. Rows in memory are mostly views, and long slabs keep folds in one piece.
 _READ_BYTES = {"memory": 256 * 2**20, "delayed": 64 * 2**20, "file": 32 * 2**20}
@@ -24,12 +23,6 @@ _READ_BYTES = {"memory": 256 * 2**20, "delayed": 64 * 2**20, "file": 32 * 2**20}
 _PILOT_ROWS = 255
 # What is shifted and multiplied at once: a second copy of as many rows exists meanwhile.
 _PRODUCT_BYTES = 64 * 2**20
-
-
-def runs(length: int, n_parts: int) -> list[range]:
-    """Cut `range(length)` into at most `n_parts` consecutive, nearly equal, non-empty runs."""
-    edges = np.linspace(0, length, min(n_parts, length) + 1).astype(int).tolist()
-    return [range(start, stop) for start, stop in pairwise(edges)]
 
 
 class AtomSums(NamedTuple):

@@ -6,26 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from dagsel.backend import Array
+from dagsel.backend import EPSILON, Array
+from dagsel.engines.accuracy import MAX_RELATIVE_ERROR, explain_cutoff
 from dagsel.engines.linear_model import LinearModel
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels.moments import absolute_row_sums
 from dagsel.kernels.tableau import Tableau
 
-__all__ = [
-    "EPSILON",
-    "MAX_RELATIVE_ERROR",
-    "TINY",
-    "certified_growth",
-    "explain_cancellation",
-    "explain_cutoff",
-]
+__all__ = ["certified_growth", "explain_cancellation"]
 
-# Scores must agree with those of refits to 1e-9. An estimate of the relative error above this
-# hands the run over to an engine that looks at the rows.
-MAX_RELATIVE_ERROR = 1e-9
-EPSILON = float(np.finfo(np.float64).eps)
-TINY = float(np.finfo(np.float64).tiny) / EPSILON
 # With W the inverse of the scaled training products, the relative error of scores on the way down
 # from the full set is about ε (1 + c |W|²): the inverse has an error of ε |G| |W|, normwise, which
 # stays when the removal of a near-duplicate takes W itself back to order one. Measured c with the
@@ -111,15 +100,6 @@ def _check_cutoff(
     if ratio > allowed:
         return
     raise NotCertifiedError(explain_cutoff(fold, np.sqrt(max(ratio, 0.0)), cutoff))
-
-
-def explain_cutoff(fold: int, size: float, cutoff: float) -> str:
-    """Say that a singular value, relative to the largest, is too near the estimator's cutoff."""
-    return (
-        f"in fold {fold} the smallest singular value of the training matrix is {size:.1e} of the "
-        f"largest, too near the cutoff (tol={cutoff:g}) below which the estimator drops it; "
-        "standardise the columns or set a smaller `tol`"
-    )
 
 
 def _explain_condition(fold: int, inflation: float) -> str:

@@ -9,19 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagsel.backend import (
+    EPSILON,
     Array,
     cholesky_inverse,
     independent_columns,
     sandwich,
     to_device_of,
 )
+from dagsel.engines.accuracy import MAX_RELATIVE_ERROR, explain_cutoff
 from dagsel.engines.linear_model import LinearModel
-from dagsel.engines.moments.certificate import (
-    EPSILON,
-    MAX_RELATIVE_ERROR,
-    certified_growth,
-    explain_cutoff,
-)
+from dagsel.engines.moments.certificate import certified_growth
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels.nullspace import NullSpace, inverse_trace, null_space
 from dagsel.kernels.tableau import Tableau, swept_tableau

@@ -15,16 +15,22 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import get_scorer
 
+from dagsel.backend import EPSILON
 from dagsel.criterion import Criterion
+from dagsel.data.blocks import runs
 from dagsel.data.folds import Layer
+from dagsel.engines.accuracy import MAX_RELATIVE_ERROR, TINY
 from dagsel.engines.base import Axis, Cost, Executor, Handle, Problem, ScoreTable
-from dagsel.engines.criteria.moments import CriterionFacts, score_by_criterion, with_full_model
 from dagsel.engines.criteria.scores import RowFacts, row_facts
-from dagsel.engines.linear_model import LinearModel, declines_parameters, linear_model
-from dagsel.engines.moments.accumulate import runs, submit_moments
-from dagsel.engines.moments.certificate import EPSILON, MAX_RELATIVE_ERROR, TINY
+from dagsel.engines.linear_model import (
+    LinearModel,
+    declines_parameters,
+    linear_model,
+    squared_metric,
+)
+from dagsel.engines.moments.accumulate import submit_moments
+from dagsel.engines.moments.criterion import CriterionFacts, score_by_criterion, with_full_model
 from dagsel.engines.moments.fold_start import FoldFacts, FoldStart, start_fold
 from dagsel.engines.moments.tableau_part import Candidates, Part, make_parts, part_errors, toggled
 from dagsel.exceptions import NotCertifiedError
@@ -113,7 +119,7 @@ class MomentsEngine:
     def for_problem(cls, problem: Problem, search: Search) -> MomentsEngine:
         """Make the engine for a problem that it does not decline."""
         criterion = problem.scoring.criterion
-        metric = _metric_of(problem.scoring.scorer) or METRICS[0]
+        metric = squared_metric(problem.scoring.scorer) or METRICS[0]
         model = linear_model(problem.estimator)
         assert isinstance(model, LinearModel), "declined problems have no engine"
         return cls(
@@ -428,7 +434,7 @@ def _declines_model(problem: Problem) -> str | None:
         return model
     if model.classifier:
         return "classes are predicted, and squared errors do not count"
-    if problem.scoring.criterion is None and _metric_of(problem.scoring.scorer) is None:
+    if problem.scoring.criterion is None and squared_metric(problem.scoring.scorer) is None:
         return f"scoring {problem.scoring.name!r} is not a function of the squared error"
     return None
 
@@ -457,17 +463,4 @@ def _too_few_rows(problem: Problem) -> str | None:
     return (
         f"fold {fold} has {sizes[fold]} training rows for {problem.table.n_columns} columns, so "
         "its training matrix is rank-deficient"
-    )
-
-
-def _metric_of(scorer: Any) -> Metric | None:
-    """Return the metric that a scorer computes, if it is one that is a function of errors."""
-    return next((metric for metric in METRICS if _same_scorer(scorer, get_scorer(metric))), None)
-
-
-def _same_scorer(one: Any, other: Any) -> bool:
-    """Tell whether two scikit-learn scorers apply the same function with the same arguments."""
-    names = ("_score_func", "_sign", "_kwargs", "_response_method")
-    return type(one) is type(other) and all(
-        getattr(one, name, None) == getattr(other, name, None) for name in names
     )

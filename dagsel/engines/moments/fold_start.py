@@ -8,15 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dagsel.backend import Array, namespace, to_host
+from dagsel.backend import EPSILON, Array, namespace, to_host
+from dagsel.engines.accuracy import MAX_RELATIVE_ERROR, TINY, explain_centre
 from dagsel.engines.linear_model import LinearModel
-from dagsel.engines.moments.certificate import (
-    EPSILON,
-    MAX_RELATIVE_ERROR,
-    TINY,
-    certified_growth,
-    explain_cancellation,
-)
+from dagsel.engines.moments.certificate import certified_growth, explain_cancellation
 from dagsel.engines.moments.dependent_start import dependent_start
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels.moments import (
@@ -129,8 +124,8 @@ def start_fold(
     Raises
     ------
     NotCertifiedError
-        If the training matrix is rank-deficient or too ill-conditioned for scores from moments to
-        be right to 1e-9, or has singular values that the estimator would cut off.
+        If the training matrix is too ill-conditioned for scores from moments to be right to 1e-9,
+        or has singular values, other than zeros, that the estimator would cut off.
     """
     scaled = _scaled(model, facts, shift, training, test_parts, unweighted)
     xp = namespace(scaled.scale)
@@ -144,12 +139,11 @@ def start_fold(
         growth = certified_growth(
             xp, model, facts.fold, full, arguments[0], in_units, scaled.lost[:p]
         )
-        tableau = full if starts_full else empty_tableau(xp, *arguments)
     else:
         full, null, growth = dependent_start(
             xp, model, facts.fold, arguments, in_units, scaled.target_lengths, scaled.lost[:p]
         )
-        tableau = full if starts_full else empty_tableau(xp, *arguments)
+    tableau = full if starts_full else empty_tableau(xp, *arguments)
     unused = to_host(constant)
     rank = p - int(np.count_nonzero(unused)) - (0 if null is None else nullity(null))
     if null is not None and not starts_full:
@@ -348,12 +342,7 @@ def _check_centre(
     rounding = (EPSILON * level) ** 2
     shows = ~constant & ~(rounding <= MAX_RELATIVE_ERROR**2 * squares)
     if bool(xp.any(shows)):
-        column = int(xp.argmax(xp.astype(shows, xp.int64)))
-        msg = (
-            f"column {{column}} varies so little about its mean in the training rows of fold "
-            f"{fold} that the rounding of that mean shows in the scores"
-        )
-        raise NotCertifiedError(msg, column)
+        raise NotCertifiedError(explain_centre(fold), int(xp.argmax(xp.astype(shows, xp.int64))))
 
 
 def _scale(xp: Any, fold: int, products: Array, constant: Array) -> Array:

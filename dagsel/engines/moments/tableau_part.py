@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagsel.backend import Array, namespace, to_device_of, to_host
-from dagsel.engines.moments.certificate import explain_cutoff
+from dagsel.engines.accuracy import explain_cutoff
 from dagsel.engines.moments.fold_start import FoldStart
 from dagsel.exceptions import DriftedError, NotCertifiedError
 from dagsel.kernels.nullspace import (

@@ -9,8 +9,7 @@ from typing import ClassVar
 import numpy as np
 from sklearn.metrics import get_scorer
 
-from dagsel.backend import to_host
-from dagsel.engines.moments.certificate import EPSILON
+from dagsel.backend import EPSILON, to_host
 from dagsel.engines.paths.linear import Floats, LinearElimination
 from dagsel.engines.rows.engine import RowsEngine
 from dagsel.engines.rows.metrics import Measure

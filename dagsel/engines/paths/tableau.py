@@ -8,8 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dagsel.backend import namespace, to_host
-from dagsel.engines.moments.certificate import EPSILON
+from dagsel.backend import EPSILON, namespace, to_host
 from dagsel.engines.moments.engine import MomentsEngine
 from dagsel.engines.moments.fold_start import FoldStart
 from dagsel.engines.paths.linear import Floats, LinearElimination

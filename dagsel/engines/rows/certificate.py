@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dagsel.backend import Array, to_device_of, to_host
+from dagsel.backend import EPSILON, Array, to_device_of, to_host
+from dagsel.engines.accuracy import explain_cutoff
 from dagsel.engines.linear_model import LinearModel
-from dagsel.engines.moments.certificate import EPSILON, explain_cutoff
 from dagsel.engines.rows.fold import CLEAR_OF_CUTOFF, ERROR_FACTOR
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels.candidates import Steps
-from dagsel.kernels.factors import DUAL, Factors, removal_growth
+from dagsel.kernels.factors import DUAL, Factors, is_independent, removal_growth
 from dagsel.kernels.pseudo_inverse import singular_values
 from dagsel.kernels.truncation import (
     largest_inverse_values,
@@ -79,7 +79,8 @@ class Candidates(NamedTuple):
             to_host(part)[positions]
             for part in (steps.pivot, steps.by_steps, factors.norms, factors.squares)
         )
-        return cls(positions, removal, pivot, by_steps, norms, squares, norms > 1e-20 * squares)
+        independent = to_host(is_independent(factors))[positions]
+        return cls(positions, removal, pivot, by_steps, norms, squares, independent)
 
 
 def candidate_growth(xp: Any, factors: Factors, candidates: Candidates) -> Floats:
@@ -106,16 +107,16 @@ def candidate_growth(xp: Any, factors: Factors, candidates: Candidates) -> Float
     return bound
 
 
-def step_growth(factors: Factors, candidates: Candidates) -> Floats:
+def step_growth(xp: Any, factors: Factors, candidates: Candidates) -> Floats:
     """Return the growth of rounding errors of each candidate's step by itself; shape (c,).
 
-    A redundant column's step is divided by its part N_jj of the null space, a sum of squares of
-    entries that are known to ε times the condition, in the units of the estimator.
+    That of redundant columns; see `removal_growth`.
     """
     growth = np.zeros(len(candidates.positions))
-    if candidates.removal and factors.mode != DUAL:
-        redundant = ~candidates.by_steps
-        growth[redundant] = removal_growth(factors, candidates.pivot[redundant])
+    redundant = np.flatnonzero(~candidates.by_steps)
+    if candidates.removal and factors.mode != DUAL and len(redundant):
+        chosen = to_device_of(factors.train, candidates.positions[redundant])
+        growth[redundant] = to_host(removal_growth(xp, factors, chosen))
     return growth
 
 

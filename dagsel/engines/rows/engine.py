@@ -14,9 +14,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dagsel.data.blocks import runs
 from dagsel.engines.base import Axis, Cost, Executor, Handle, Problem, ScoreTable
 from dagsel.engines.linear_model import LinearModel, declines_parameters, linear_model
-from dagsel.engines.moments.accumulate import runs
 from dagsel.engines.rows.fold import FoldRows, RowsSetting, TestRows, joined_rows
 from dagsel.engines.rows.leave_one_out import leaves_one_out, score_left_out, start_left_out
 from dagsel.engines.rows.metrics import Measure, measure_of

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.preprocessing import StandardScaler
 
-from dagsel.backend import namespace, to_compute, to_device_of, to_host
+from dagsel.backend import EPSILON, namespace, to_compute, to_device_of, to_host
 from dagsel.data.blocks import Block
+from dagsel.engines.accuracy import MAX_RELATIVE_ERROR, explain_centre
 from dagsel.engines.linear_model import LinearModel
-from dagsel.engines.moments.certificate import EPSILON, MAX_RELATIVE_ERROR
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels.factors import DUAL, Factors, dual_factors, least_squares_factors
 from dagsel.kernels.pseudo_inverse import PseudoInverse, pseudo_inverse, triangular_rows
@@ -211,6 +211,8 @@ def _centred(setting: RowsSetting, fold: FoldRows, features: Floats, targets: Fl
         rows, goal, weight = rows[there], goal[there], weight[there]
     train = (rows - moved) / scale
     _check_size(fold.fold, train)
+    if model.standardise is not None and not model.fit_intercept:
+        _check_centre(fold.fold, moved / scale, train)
     offset, centre = np.zeros(features.shape[1]), np.zeros(targets.shape[1])
     if model.fit_intercept:
         offset = np.average(train, axis=0, weights=weight)
@@ -240,6 +242,17 @@ def _centred(setting: RowsSetting, fold: FoldRows, features: Floats, targets: Fl
     columns = (np.ascontiguousarray(part.T) for part in (train, test))
     train, test = columns
     return _Matrices(train, goal, test, np.ascontiguousarray(test_goal), noise, centre)
+
+
+def _check_centre(fold: int, mean: Floats, train: Floats) -> None:
+    """Make sure that the rounding of a scaler's mean does not show.
+
+    Refits add rows up in another order, and no intercept makes up for what is different then.
+    """
+    shows = EPSILON * np.abs(mean) > MAX_RELATIVE_ERROR * np.sqrt(np.mean(train**2, axis=0))
+    shows &= np.any(train != train[:1], axis=0)
+    if np.any(shows):
+        raise NotCertifiedError(explain_centre(fold), int(np.argmax(shows)))
 
 
 def _check_size(fold: int, train: Floats) -> None:

@@ -13,10 +13,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dagsel.backend import namespace, to_device_of, to_host
+from dagsel.backend import EPSILON, namespace, to_device_of, to_host
 from dagsel.engines.base import Problem
 from dagsel.engines.linear_model import LinearModel
-from dagsel.engines.moments.certificate import EPSILON
 from dagsel.engines.rows.certificate import relative_error
 from dagsel.engines.rows.fold import CLEAR_OF_CUTOFF, FoldRows, RowsSetting, start_rows
 from dagsel.engines.rows.metrics import Measure, TestRowsFacts, Verdict
@@ -173,7 +172,7 @@ def _scores(measure: Measure, state: FoldState, residuals: Floats, error: Floats
     if measure.kind == "squared":
         assert measure.metric is not None
         scores, doubtful = (
-            _from_residuals(measure, start, each) for each in (length, length + shift[:, None, :])
+            _from_residuals(measure, each) for each in (length, length + shift[:, None, :])
         )
         doubt = np.abs(doubtful - scores)
     elif measure.kind in ("absolute", "median", "largest"):
@@ -185,7 +184,7 @@ def _scores(measure: Measure, state: FoldState, residuals: Floats, error: Floats
     return FoldScores(scores, doubt, np.maximum(size, np.mean(size, axis=1)[:, None]))
 
 
-def _from_residuals(measure: Measure, start: FoldStart, length: Floats) -> Floats:
+def _from_residuals(measure: Measure, length: Floats) -> Floats:
     assert measure.metric is not None
     q = length.shape[2]
     errors = np.transpose(length * length, (2, 0, 1))

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn import metrics
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.metrics import get_scorer
 
 from dagsel.engines.base import Problem
-from dagsel.engines.linear_model import LinearModel
+from dagsel.engines.linear_model import LinearModel, squared_metric
 from dagsel.exceptions import NotCertifiedError
-from dagsel.kernels.metrics import METRICS, Metric
+from dagsel.kernels.metrics import Metric
 from dagsel.kernels.predictions import (
     accuracy,
     chosen_classes,
@@ -23,6 +22,7 @@ from dagsel.kernels.predictions import (
     mean_absolute_error,
     median_absolute_error,
 )
+from dagsel.scorers import ScorerParts, scorer_parts
 
 __all__ = ["Measure", "TestRowsFacts", "Verdict", "measure_of", "snapped"]
 
@@ -93,7 +93,7 @@ class Measure:
         if self.kind == "labels":
             return self._judge_labels(facts, predictions, error)
         if self.kind == "numbers":
-            return self._judge_numbers(facts, predictions, error)
+            return self._judge_numbers(facts, predictions)
         truth = facts.truth.astype(np.float64).reshape(len(facts.truth), -1).T
         if self.kind == "absolute":
             scores = mean_absolute_error(np, truth, predictions, facts.weight)
@@ -115,7 +115,7 @@ class Measure:
         scores = np.array([known[each.tobytes()] for each in found])
         return Verdict(scores, np.where(np.any(near, axis=1), np.inf, 0.0))
 
-    def _judge_numbers(self, facts: TestRowsFacts, predictions: Floats, error: Floats) -> Verdict:
+    def _judge_numbers(self, facts: TestRowsFacts, predictions: Floats) -> Verdict:
         scores = [self._call(facts, None, each.T) for each in predictions]
         return Verdict(np.array(scores), np.full(len(scores), np.nan))
 
@@ -261,35 +261,32 @@ def measure_of(problem: Problem, model: LinearModel) -> Measure | str:
     name, scorer = problem.scoring.name, problem.scoring.scorer
     if problem.scoring.criterion is not None:
         return f"scoring {name!r} is a criterion of the fit to all rows"
-    parts = ("_score_func", "_sign", "_kwargs", "_response_method")
-    if type(scorer).__name__ != "_Scorer" or not all(hasattr(scorer, part) for part in parts):
+    parts = scorer_parts(scorer)
+    if parts is None:
         return (
             f"scoring {name!r} is a function of the fitted estimator, which cannot be taken apart; "
             "make it of a function of (y, prediction) by scikit-learn's make_scorer"
         )
-    reply: Any = scorer
-    response = reply._response_method
-    responses = (response,) if isinstance(response, str) else tuple(response)
-    squared = next((each for each in METRICS if _same(scorer, get_scorer(each))), None)
+    squared = squared_metric(scorer)
     if not model.classifier:
-        if "predict" not in responses:
+        if "predict" not in parts.responses:
             return f"scoring {name!r} needs more than the predictions of a regression"
         if squared is not None:
             return Measure("squared", squared, scorer)
-        return Measure(_fast_kind(problem, reply, classifier=False) or "numbers", None, scorer)
-    usable = [each for each in responses if each in ("predict", "decision_function")]
+        return Measure(_fast_kind(problem, parts, classifier=False) or "numbers", None, scorer)
+    usable = [each for each in parts.responses if each in ("predict", "decision_function")]
     if not usable:
         return f"scoring {name!r} needs probabilities, which RidgeClassifier does not have"
     if usable[0] == "decision_function":
         return Measure("numbers", None, scorer)
-    return Measure(_fast_kind(problem, reply, classifier=True) or "labels", None, scorer)
+    return Measure(_fast_kind(problem, parts, classifier=True) or "labels", None, scorer)
 
 
-def _fast_kind(problem: Problem, scorer: Any, *, classifier: bool) -> Kind | None:
-    kind = _FAST.get(scorer._score_func)
-    if kind is None or scorer._kwargs or (kind == "accuracy") != classifier:
+def _fast_kind(problem: Problem, scorer: ScorerParts, *, classifier: bool) -> Kind | None:
+    kind = _FAST.get(scorer.function)
+    if kind is None or scorer.keywords or (kind == "accuracy") != classifier:
         return None
-    if scorer._sign != (1 if classifier else -1):
+    if scorer.sign != (1 if classifier else -1):
         return None
     weighted = problem.score_weight is not None
     several = problem.table.target.ndim == 2
@@ -297,11 +294,3 @@ def _fast_kind(problem: Problem, scorer: Any, *, classifier: bool) -> Kind | Non
     if weighted and kind in ("median", "largest"):
         return None
     return None if kind == "largest" and several else kind
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Tell whether two scikit-learn scorers apply the same function with the same arguments."""
-    names = ("_score_func", "_sign", "_kwargs", "_response_method")
-    return type(one) is type(other) and all(
-        getattr(one, each, None) == getattr(other, each, None) for each in names
-    )

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dagsel.backend import Array, namespace, to_device_of, to_host
-from dagsel.engines.moments.certificate import EPSILON, MAX_RELATIVE_ERROR
+from dagsel.backend import EPSILON, Array, namespace, to_device_of, to_host
+from dagsel.engines.accuracy import MAX_RELATIVE_ERROR
 from dagsel.engines.rows.certificate import (
     Candidates,
     candidate_growth,
@@ -150,7 +150,9 @@ def _single_columns(
         raise NotCertifiedError(msg)
     changes = _check(state, factors, candidates)
     growth = candidate_growth(xp, factors, candidates)
-    return Variants(factors, steps, positions, growth, step_growth(factors, candidates), changes)
+    return Variants(
+        factors, steps, positions, growth, step_growth(xp, factors, candidates), changes
+    )
 
 
 def _toggled_group(state: FoldState, request: FoldRequest, columns: NDArray[np.intp]) -> Variants:

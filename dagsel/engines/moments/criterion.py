@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dagsel.backend import namespace, to_device_of, to_host
+from dagsel.backend import EPSILON, namespace, to_device_of, to_host
 from dagsel.criterion import Criterion
+from dagsel.engines.accuracy import MAX_RELATIVE_ERROR, TINY, explain_cutoff
 from dagsel.engines.base import ScoreTable
 from dagsel.engines.criteria.scores import Fits, RowFacts, criterion_scores
-from dagsel.engines.moments.certificate import EPSILON, MAX_RELATIVE_ERROR, TINY, explain_cutoff
 from dagsel.engines.moments.fold_start import FullFit
 from dagsel.engines.moments.tableau_part import Candidates, Part, part_errors
 from dagsel.exceptions import NotCertifiedError
