@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from sklearn import datasets
 from sklearn.linear_model import LinearRegression
@@ -79,6 +82,27 @@ SPLITTERS = {
     "shuffle_split": lambda: ShuffleSplit(3, test_size=0.3, random_state=1),
     "repeated": lambda: RepeatedKFold(n_splits=3, n_repeats=2, random_state=2),
 }
+
+
+def product_of(*axes: Collection[Any], plain: Callable[..., bool]) -> list[Any]:
+    """Return all combinations of parameters, most of them marked as slow.
+
+    Those of a plain run should have every pair of values of two parameters.
+
+    Parameters
+    ----------
+    *axes : collections
+        The values of each parameter.
+    plain : callable
+        Told the numbers of the values on their axes; says whether a plain run has them.
+    """
+    return [
+        pytest.param(
+            *(value for _, value in combination),
+            marks=[] if plain(*(number for number, _ in combination)) else [pytest.mark.slow],
+        )
+        for combination in itertools.product(*map(enumerate, axes))
+    ]
 
 
 def groups_of(n_rows: int) -> NDArray[np.intp]:

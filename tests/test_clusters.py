@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import os
 import signal
@@ -10,18 +11,23 @@ import sys
 import threading
 import time
 import warnings
+from functools import cache
 
+import dask
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from problems import PROBLEMS
+from conftest import FORMS
+from problems import PROBLEMS, product_of
 from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.model_selection import GridSearchCV, KFold, ShuffleSplit
 
 import dagsel
-from dagsel import DagselWarning, SequentialFeatureSelector, scan, tasks
+from cluster import harness
+from dagsel import DagselWarning, Selection, SequentialFeatureSelector, scan, tasks, worker_loss
+from dagsel.executors import cluster as executors
 from dagsel.executors.cluster import ClusterExecutor
 from dagsel.executors.local import LocalExecutor
 from dagsel.monitor import LogMonitor, TaskProgress
@@ -85,9 +91,23 @@ def assert_clean(client):
 # Every engine on every form
 
 
-@pytest.mark.parametrize("direction", ["backward", "forward"])
-@pytest.mark.parametrize("floating", [False, True])
-@pytest.mark.parametrize("engine", ["moments", "rows", "refit"])
+@cache
+def reference_of(**parameters):
+    """Return what is selected from `table()` in this process."""
+    return select(*table(), **parameters)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "engine", "floating", "direction"),
+    product_of(
+        FORMS,
+        ["moments", "rows", "refit"],
+        [False, True],
+        ["backward", "forward"],
+        plain=lambda i, j, k, m: (i + j + k) % 2 == m,
+    ),
+    indirect=["cluster"],
+)
 def test_same_selection_on_every_form(cluster, engine, floating, direction):
     X, y = table()
     parameters = {
@@ -96,7 +116,7 @@ def test_same_selection_on_every_form(cluster, engine, floating, direction):
         "direction": direction,
         "n_features_to_select": 4,
     }
-    reference = select(X, y, **parameters)
+    reference = reference_of(**parameters)
     selection = select(X, y, client=cluster, **parameters)
     # Refits are the same computation on the same rows wherever they run.
     assert_same(selection, reference, rtol=0 if engine == "refit" else RTOL)
@@ -104,7 +124,12 @@ def test_same_selection_on_every_form(cluster, engine, floating, direction):
     assert_clean(cluster)
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+@pytest.mark.parametrize(
+    ("problem", "cluster"),
+    product_of(PROBLEMS, FORMS, plain=lambda i, j: j == 1 + i % 2),
+    indirect=["cluster"],
+    ids=str,
+)
 def test_every_problem_on_every_form(cluster, problem):
     X, y = problem.load()
     parameters = {"n_features_to_select": max(1, X.shape[1] - 4), "cv": 3}
@@ -125,7 +150,7 @@ def test_splitters_with_several_passes(cluster):
 def test_frames_keep_their_names_on_every_form(cluster):
     data = frame()
     selection = select(data, "label", client=cluster)
-    assert_same(selection, select(*table()))
+    assert_same(selection, reference_of())
     assert selection.rounds[-1].names[0].startswith("x")
 
 
@@ -153,17 +178,29 @@ def folder(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("engine", ["moments", "refit"])
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("cluster", "suffix", "engine"),
+    product_of(
+        FORMS, ["csv", "parquet"], ["moments", "refit"], plain=lambda i, j, k: (i + j) % 2 == k
+    ),
+    indirect=["cluster"],
+)
 def test_files_on_every_form(cluster, folder, suffix, engine):
     source = scan(str(folder / f"*.{suffix}"), target="label", drop=["Path"])
-    reference = select(*table(), engine=engine)
-    assert_same(select(source, client=cluster, engine=engine), reference)
+    assert_same(select(source, client=cluster, engine=engine), reference_of(engine=engine))
     assert_clean(cluster)
 
 
-@pytest.mark.parametrize("engine", ["moments", "refit"])
-@pytest.mark.parametrize("kind", ["array", "frame", "unknown_chunks"])
+@pytest.mark.parametrize(
+    ("cluster", "kind", "engine"),
+    product_of(
+        FORMS,
+        ["array", "frame", "unknown_chunks"],
+        ["moments", "refit"],
+        plain=lambda i, j, k: (i + j) % 2 == k,
+    ),
+    indirect=["cluster"],
+)
 def test_dask_collections_on_every_form(cluster, kind, engine):
     X, y = table()
     if kind == "array":
@@ -174,7 +211,7 @@ def test_dask_collections_on_every_form(cluster, kind, engine):
         if kind == "unknown_chunks":
             source = source[0].to_dask_array(), source[1].to_dask_array()
     selection = select(*source, client=cluster, engine=engine)
-    assert_same(selection, select(X, y, engine=engine))
+    assert_same(selection, reference_of(engine=engine))
     assert_clean(cluster)
 
 
@@ -210,7 +247,7 @@ def test_workers_hold_a_few_partitions_of_many(local_client):
 def test_any_block_size(folder, local_client, block_bytes):
     source = scan(str(folder / "*.csv"), target="label", drop=["Path"], block_bytes=block_bytes)
     for client in (None, local_client):
-        assert_same(select(source, client=client), select(*table()))
+        assert_same(select(source, client=client), reference_of())
 
 
 # --------------------------------------------------------------------------------------------------
@@ -284,12 +321,23 @@ def run_with(executor, X, y, *, n_shards=1, n_blocks=1, engine="auto", **paramet
     return selection
 
 
-@pytest.mark.parametrize("engine", ["moments", "rows", "refit"])
-@pytest.mark.parametrize("floating", [False, True])
-@pytest.mark.parametrize("n_workers", [1, 2, 3, 7])
+@cache
+def run_in_process(**parameters):
+    return run_with(LocalExecutor(), *table(), **parameters)
+
+
+@pytest.mark.parametrize(
+    ("n_workers", "floating", "engine"),
+    product_of(
+        [1, 2, 3, 7],
+        [False, True],
+        ["moments", "rows", "refit"],
+        plain=lambda i, j, k: (i + k) % 2 == j,
+    ),
+)
 def test_any_number_of_workers_shards_and_blocks(n_workers, floating, engine):
     X, y = table()
-    reference = run_with(LocalExecutor(), X, y, engine=engine, floating=floating)
+    reference = run_in_process(engine=engine, floating=floating)
     for n_shards, n_blocks in ((1, 1), (2, 5), (4, 23)):
         executor = Recorder(n_workers, seed=n_blocks)
         options = {"n_shards": n_shards, "n_blocks": n_blocks, "engine": engine}
@@ -333,17 +381,28 @@ def test_state_lost_between_tasks_is_made_again(engine):
         assert_same(selection, reference)
 
 
-@pytest.mark.parametrize("engine", ["moments", "rows"])
-@pytest.mark.parametrize("floating", [False, True])
-@pytest.mark.parametrize("p", [9, 40, 200])
+@pytest.mark.parametrize(
+    ("p", "floating", "engine"),
+    [
+        (9, False, "moments"),
+        (9, True, "moments"),
+        (9, False, "rows"),
+        (9, True, "rows"),
+        (40, False, "rows"),
+        (40, True, "moments"),
+        pytest.param(40, False, "moments", marks=pytest.mark.slow),
+        pytest.param(40, True, "rows", marks=pytest.mark.slow),
+        # More rounds than changes of a state are kept for.
+        (200, False, "moments"),
+        pytest.param(200, False, "rows", marks=pytest.mark.slow),
+    ],
+)
 def test_a_task_may_be_run_twice(p, floating, engine):
     """Dask may run a task again: it must return the same, and leave its input as it was.
 
     The state that the first run leaves is ahead of where the second starts.
     """
     X, y = table(n=600, p=p)
-    if floating and p > 40:
-        X = X[:, :40]
     reference = run_with(LocalExecutor(), X, y, floating=floating, engine=engine)
 
     class Twice(Recorder):
@@ -376,23 +435,40 @@ def test_a_run_that_has_ended_leaves_no_state_even_if_a_task_is_still_at_work():
 
 
 def test_any_hash_seed():
+    """Another process, whose sets of strings have another order, selects the same."""
+    selection = select(frame(), "label")
+    seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     script = """
+import sys
 import numpy as np
-from test_clusters import select, table
-print([(r.feature_index, r.mean) for r in select(*table()).rounds])
+import pandas as pd
+from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import KFold
+from dagsel import SequentialFeatureSelector
+
+numbers = np.frombuffer(sys.stdin.buffer.read()).reshape(400, -1)
+data = pd.DataFrame(numbers, columns=[f"x{column}" for column in range(numbers.shape[1])])
+data = data.rename(columns={data.columns[-1]: "label"})
+selection = SequentialFeatureSelector(
+    LinearRegression(),
+    n_features_to_select=2,
+    direction="backward",
+    scoring="neg_mean_squared_error",
+    cv=KFold(4, shuffle=True, random_state=0),
+).fit(data, "label").selection_
+rounds = [(r.feature, list(map(float, r.fold_scores)), r.subset) for r in selection.rounds]
+print([hash("label"), rounds])
 """
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", script],
-            cwd=os.path.dirname(__file__),
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.path.dirname(__file__)},
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-        for seed in ("0", "1", "2")
-    }
-    assert len(outputs) == 1
+    printed = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONHASHSEED": seed},
+        input=frame().to_numpy().tobytes(),
+        check=True,
+        capture_output=True,
+    ).stdout
+    hash_there, rounds = ast.literal_eval(printed.decode())
+    assert hash_there != hash("label")
+    assert rounds == [(r.feature, list(r.fold_scores), r.subset) for r in selection.rounds]
 
 
 # --------------------------------------------------------------------------------------------------
@@ -494,61 +570,132 @@ def test_refits_of_a_table_that_no_worker_can_hold_are_refused(local_client, fol
 # Losing a worker
 
 
-@pytest.mark.parametrize("engine", ["moments", "rows", "refit"])
-def test_a_killed_worker_does_not_change_the_selection(engine):
-    """Rows from this process's memory are sent again; the selection is that of a calm run."""
-    from cluster import harness
+@pytest.fixture(scope="module")
+def mortal_client():
+    """Workers that may be killed, one in each test, and one more.
 
-    X, y = table(n=3000, p=24)
+    Dask starts another in the place of one that is killed, but not always.
+    """
+    with harness.local_cluster(len(KILLED) + 1) as client:
+        yield client
+
+
+KILLED = [
+    ("moments", "dagsel_moments", 1),
+    ("moments", "dagsel_rounds", 1),
+    ("rows", "dagsel_rounds", 1),
+    ("refit", "dagsel_refit", 5),
+]
+
+
+class Killer:
+    """Kills the worker that has the task of a label, as soon as that task has been sent.
+
+    The run goes on when the scheduler knows of the loss: it is in the midst of the run, however
+    fast that is.
+    """
+
+    def __init__(self, client, label, number):
+        self.client = client
+        self.label = label
+        self.number = number  # kill at this task of the label, counted from 1
+        self.n_tasks = 0
+        self.killed = None  # address of the worker
+
+    def watch(self, monkeypatch):
+        submit = ClusterExecutor.submit
+
+        def submit_and_kill(executor, *args, label, **options):
+            handle = submit(executor, *args, label=label, **options)
+            self.n_tasks += label == self.label
+            if self.killed is None and self.n_tasks == self.number:
+                self.killed = self._kill(handle.key)
+            return handle
+
+        monkeypatch.setattr(ClusterExecutor, "submit", submit_and_kill)
+
+    def _kill(self, key):
+        def holder(dask_scheduler):
+            task = dask_scheduler.tasks.get(key)
+            workers = [] if task is None else [task.processing_on, *(task.who_has or ())]
+            return next((worker.address for worker in workers if worker is not None), None)
+
+        address = _wait_for(lambda: self.client.run_on_scheduler(holder))
+        (pid,) = self.client.run(os.getpid, workers=[address]).values()
+        os.kill(pid, signal.SIGKILL)
+        _wait_for(lambda: address not in self.client.nthreads())
+        return address
+
+
+def _wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found
+
+
+@pytest.mark.parametrize(("engine", "label", "number"), KILLED)
+def test_a_killed_worker_does_not_change_the_selection(
+    mortal_client, monkeypatch, engine, label, number
+):
+    """Rows from this process's memory are sent again; the selection is that of a calm run."""
+    X, y = table(n=600, p=12)
     parameters = {"engine": engine, "n_features_to_select": 8, "cv": 3}
     reference = select(X, y, **parameters)
-    with harness.local_cluster(2) as client:
-        victim = next(iter(client.run(os.getpid).values()))
-        timer = threading.Timer(0.4, os.kill, (victim, signal.SIGKILL))
-        timer.start()
-        selection = select(X, y, client=client, **parameters)
-        timer.join()
-        assert_same(selection, reference, rtol=0 if engine == "refit" else RTOL)
+    killer = Killer(mortal_client, label, number)
+    killer.watch(monkeypatch)
+    selection = select(X, y, client=mortal_client, **parameters)
+    assert killer.killed is not None
+    assert killer.killed not in mortal_client.nthreads()
+    assert_same(selection, reference, rtol=0 if engine == "refit" else RTOL)
 
 
-def test_a_worker_killed_by_a_task_ends_in_one_clear_error():
-    from cluster import harness
+def test_a_worker_killed_by_a_task_ends_in_one_clear_error(monkeypatch):
+    monkeypatch.setattr(worker_loss, "_MOST_LOSSES", 2)
 
     class Deadly(LinearRegression):
         def fit(self, X, y):
             os._exit(1)
 
     X, y = table(n=60, p=4)
-    with harness.local_cluster(1) as client, pytest.raises(dagsel.DagselError, match="worker"):
+    with (
+        # By default Dask lets four workers die of a task before it gives up.
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        harness.local_cluster(1) as client,
+        pytest.raises(dagsel.DagselError, match="workers were lost 2 times in a row"),
+    ):
         select(X, y, estimator=Deadly(), client=client, cv=2)
 
 
 def test_a_cluster_that_loses_all_workers_is_not_waited_for_for_ever(monkeypatch):
-    from cluster import harness
-    from dagsel.executors import cluster as executors
-
-    monkeypatch.setattr(executors, "_WAIT_FOR_WORKERS", 6.0)
-    monkeypatch.setattr(executors, "_PATIENCE", 2.0)
-    X, y = table(n=4000, p=30)
+    monkeypatch.setattr(executors, "_WAIT_FOR_WORKERS", 2.0)
+    monkeypatch.setattr(executors, "_PATIENCE", 0.5)
+    X, y = table()
     selector = SequentialFeatureSelector(
         LinearRegression(), n_features_to_select=2, direction="backward", cv=3, engine="refit"
     )
-    with harness.command_line_cluster(2) as client:
+    recorded = Selection.record
+    with harness.command_line_cluster(2, worker_options=["--no-nanny"]) as client:
 
-        def kill_all():
-            client.harness.kill("worker-0")
-            client.harness.kill("worker-1")
+        def record(self, *args, **options):
+            done = recorded(self, *args, **options)
+            if len(self.rounds) == 3:
+                client.harness.kill("worker-0")
+                client.harness.kill("worker-1")
+            return done
 
-        timer = threading.Timer(1.5, kill_all)
-        timer.start()
-        with pytest.raises(dagsel.DagselError, match="has had no worker for 6 s"):
+        monkeypatch.setattr(Selection, "record", record)
+        with pytest.raises(dagsel.DagselError, match="has had no worker for 2 s"):
             selector.set_params(client=client).fit(X, y)
-        timer.join()
+    monkeypatch.setattr(Selection, "record", recorded)
     # What was decided before it is there, and right.
     assert not selector.selection_.complete
+    assert len(selector.selection_.rounds) == 3
     calm = select(X, y, cv=3, engine="refit", scoring=None)
     for done, expected in zip(selector.selection_.rounds, calm.rounds, strict=False):
         np.testing.assert_array_equal(done.fold_scores, expected.fold_scores)
+        assert done.feature == expected.feature
 
 
 # --------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
+from problems import product_of
 from sklearn.datasets import load_diabetes
 from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.model_selection import KFold
@@ -211,15 +212,10 @@ PROBLEMS = {
 }
 
 
-@pytest.fixture(params=PROBLEMS)
-def build(request):
-    # Shared by tests, which leave it as it is: each fit by statsmodels is made once.
-    return lambda **options: _built(request.param, tuple(options.items()))
-
-
 @cache
-def _built(name, options):
-    return PROBLEMS[name](**dict(options))
+def shared(name, **options):
+    """Return a problem of all tests, which leave it as it is: each of its fits is made once."""
+    return PROBLEMS[name](**options)
 
 
 # ------------------------------------------------------------------ formulas
@@ -382,12 +378,20 @@ def test_a_column_that_explains_next_to_nothing_keeps_its_digits(engine):
 # ------------------------------------------------------------------ scores and paths
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("intercept", [True, False], ids=["intercept", "origin"])
-@pytest.mark.parametrize("backward", [True, False], ids=["backward", "forward"])
-@pytest.mark.parametrize("name", CRITERIA)
-def test_paths_and_scores_are_those_of_a_plain_loop(name, backward, intercept, build, engine):
-    problem, criterion = build(intercept=intercept), Criterion(name)
+@pytest.mark.parametrize(
+    ("problem", "name", "direction", "constant", "engine"),
+    product_of(
+        PROBLEMS,
+        CRITERIA,
+        ["backward", "forward"],
+        ["intercept", "origin"],
+        ENGINES,
+        plain=lambda i, j, k, m, e: (i + j + k + m) % 2 == e,
+    ),
+)
+def test_paths_and_scores_are_those_of_a_plain_loop(problem, name, direction, constant, engine):
+    problem, criterion = shared(problem, intercept=constant == "intercept"), Criterion(name)
+    backward = direction == "backward"
     target = 1 if backward else len(problem.features) - 1
     expected = problem.greedy(criterion, target, backward=backward)
     job = problem.select(criterion, target, backward=backward, engine=engine)
@@ -401,8 +405,9 @@ def test_paths_and_scores_are_those_of_a_plain_loop(name, backward, intercept, b
 
 @pytest.mark.parametrize("backward", [True, False], ids=["backward", "forward"])
 @pytest.mark.parametrize("name", ["aic", "bic", "p_value"])
-def test_a_search_of_open_length_stops_where_a_plain_loop_does(name, backward, build):
-    problem, criterion = build(), Criterion(name, alpha=0.1)
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_a_search_of_open_length_stops_where_a_plain_loop_does(problem, name, backward):
+    problem, criterion = shared(problem), Criterion(name, alpha=0.1)
     target = 1 if backward else len(problem.features)
     expected = problem.greedy(criterion, target, backward=backward, gains=True)
     job = problem.select(criterion, target, backward=backward, gains=True, engine="auto")

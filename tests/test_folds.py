@@ -262,7 +262,7 @@ def test_repeated_rows_stay_but_have_no_layers() -> None:
     assert folds[0].train.tolist() == [0, 0, 2, 1]
     assert folds.train_sizes.tolist() == [4, 3]
     assert folds.test_sizes.tolist() == [1, 1]
-    with pytest.raises(NotCertifiedError, match='engine="refit"'):
+    with pytest.raises(NotCertifiedError, match='engine="rows"'):
         _ = folds.layers
     assert pickle.loads(pickle.dumps(folds))[0].train.tolist() == [0, 0, 2, 1]
 
@@ -334,25 +334,30 @@ def test_scikit_learns_error_is_the_cause() -> None:
 
 def test_leave_one_out_of_two_thousand_rows() -> None:
     tracemalloc.start()
-    started = time.perf_counter()
+    started = time.thread_time()
     folds = draw_folds(LeaveOneOut(), 2000)
     (layer,) = folds.layers
-    elapsed = time.perf_counter() - started
+    elapsed = time.thread_time() - started
     kept, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert layer.n_atoms == 2000
     assert len(layer.train_atoms(7)) == 1999
     assert kept < 5e6  # index lists would take 32 MB
     assert peak < 10e6
-    assert elapsed < 10.0
+    # CPU seconds, so that other processes do not count; measured 1.
+    assert elapsed < 15.0
 
 
 def test_a_million_rows() -> None:
-    started = time.perf_counter()
-    folds = draw_folds(KFold(5, shuffle=True, random_state=0), 10**6)
+    cv = KFold(5, shuffle=True, random_state=0)
+    started = time.thread_time()
+    list(cv.split(np.zeros((10**6, 1))))
+    drawn = time.thread_time()
+    folds = draw_folds(cv, 10**6)
     (layer,) = folds.layers
     sizes = {atom: len(rows) for atom, rows in layer.slices() if not isinstance(rows, slice)}
-    elapsed = time.perf_counter() - started
+    done = time.thread_time()
     assert sizes == dict.fromkeys(range(5), 200_000)
     assert len(pickle.dumps(folds)) < 1.3e6 * 1.01
-    assert elapsed < 10.0
+    # About twice what scikit-learn takes for the same lists of rows, which it draws on the way.
+    assert done - drawn < 20 * (drawn - started)

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from problems import product_of
 from sklearn import config_context
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.exceptions import UnsetMetadataPassedError
@@ -295,9 +296,15 @@ def compare(estimator, scoring, params, *, cv=CV, target=Y, engine=None, table=X
 
 @pytest.mark.usefixtures("routing")
 class TestRouting:
-    @pytest.mark.parametrize("fit", [True, False])
-    @pytest.mark.parametrize("score", [True, False])
-    @pytest.mark.parametrize("name", ["r2", "neg_mean_squared_error", "neg_mean_absolute_error"])
+    @pytest.mark.parametrize(
+        ("name", "fit", "score"),
+        product_of(
+            ["r2", "neg_mean_squared_error", "neg_mean_absolute_error"],
+            [True, False],
+            [True, False],
+            plain=lambda i, j, k: (i + j) % 2 == k,
+        ),
+    )
     def test_weights_go_where_they_are_requested(self, name, fit, score):
         model = LinearRegression().set_fit_request(sample_weight=fit)
         given = {"sample_weight": W} if fit or score else {}

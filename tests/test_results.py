@@ -433,28 +433,29 @@ def test_pickles() -> None:
     assert (done.feature, done.subset) == ("a", (1, 2))
 
 
-def test_two_thousand_rounds_are_small_and_quick() -> None:
+def test_a_thousand_rounds_are_small_and_quick() -> None:
     rng = np.random.default_rng(0)
-    names = tuple(f"column {number}" for number in range(2000))
-    table = rng.standard_normal((2000, 5))
-    search = Search(2000, target_size=1)
+    names = tuple(f"column {number}" for number in range(1000))
+    table = rng.standard_normal((1000, 5))
+    search = Search(1000, target_size=1)
     tracemalloc.start()
-    selection = Selection(2000, names=names)
+    selection = Selection(1000, names=names)
     while (request := search.request()) is not None:
         move = search.answer(table[: request.n_rows], 1e-12)
         assert move is not None
         selection.record(move, 0.1, "moments")
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert kept < 5e6
-    started = time.perf_counter()
+    assert kept < 2.5e6
+    started = time.thread_time()
     text = selection.to_json() or ""
     again = Selection.from_json(text)
     frame = selection.to_frame()
     selection._repr_html_()
     selection.parsimonious()
-    elapsed = time.perf_counter() - started
-    assert len(text) < 1.5e6
-    assert frame.shape == (2000, 15)
+    elapsed = time.thread_time() - started
+    assert len(text) < 0.7e6
+    assert frame.shape == (1000, 15)
     assert again.rounds[-1].subset == selection.rounds[-1].subset
-    assert elapsed < 5.0
+    # CPU seconds, so that other processes do not count; measured 0.2.
+    assert elapsed < 4.0

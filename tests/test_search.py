@@ -851,13 +851,13 @@ def test_pack_and_unpack(bits: list[bool]) -> None:
 def test_a_thousand_rounds_cost_little() -> None:
     search = Search(1500, target_size=500)
     table = np.random.default_rng(0).standard_normal((1500, 5))
-    started = time.perf_counter()
+    started = time.thread_time()
     rounds = 0
     while (request := search.request()) is not None:
         search.answer(table[: request.n_rows], 1e-12)
         rounds += 1
     # A round of the fastest engine takes about 0.3 ms; deciding it must not take longer. Measured
-    # 0.1 ms; the bound leaves room for a busy machine.
-    assert time.perf_counter() - started < 2.0
+    # 0.1 to 0.3 ms. CPU seconds, so that other processes do not count.
+    assert time.thread_time() - started < 3.0
     assert rounds == 1001
     assert len(pickle.dumps(search)) < 60_000
