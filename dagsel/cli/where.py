@@ -39,7 +39,7 @@ def connected(options: Options, reporter: Reporter, signals: Signals) -> Iterato
     _log_to_file()
     with ExitStack() as opened:
         if given:
-            yield _given_cluster(options, reporter, opened)
+            yield _given_cluster(options, reporter, opened, signals)
         else:
             yield _own_cluster(options, reporter, opened, signals)
 
@@ -88,7 +88,9 @@ def _own_cluster(
     return client
 
 
-def _given_cluster(options: Options, reporter: Reporter, opened: ExitStack) -> Client:
+def _given_cluster(
+    options: Options, reporter: Reporter, opened: ExitStack, signals: Signals
+) -> Client:
     from distributed import Client
 
     where = options.scheduler or _address(str(options.scheduler_file))
@@ -100,6 +102,8 @@ def _given_cluster(options: Options, reporter: Reporter, opened: ExitStack) -> C
             given = {"scheduler_file": options.scheduler_file}
         client = Client(**given, timeout=options.timeout, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
+        # The exception of a signal can get lost in a callback of the client.
+        signals.check()
         cause = error.__cause__ or error
         # Without the names of Dask's objects.
         why = " ".join(str(cause).split()).rpartition(">: ")[2] or type(cause).__name__
