@@ -421,10 +421,10 @@ def test_fast_scores_and_choices_are_those_of_refits():
 def test_fast_scores_and_choices_are_those_of_refits_in_many_cases():
     """Set DAGSEL_EXAMPLES to draw so many new ones."""
     n_examples = int(os.environ.get("DAGSEL_EXAMPLES", "0"))
-    engines = check_many(n_examples or 300, derandomize=not n_examples)
+    engines = check_many(n_examples or 120, derandomize=not n_examples)
     assert engines["fast"] > 0.5 * engines["examples"]
-    assert engines["moments"] > 60
-    assert engines["rows"] > 60
+    assert engines["moments"] > 25
+    assert engines["rows"] > 25
 
 
 def plain_case(**changes: Any) -> Case:
@@ -493,6 +493,22 @@ FOUND = {
         "structures": ("duplicate", "near-constant"),
         "splitter": "kfold",
         "n_folds": 2,
+    },
+    "predictions come down from enormous ones": {
+        "seed": 3390,
+        "n": 73,
+        "p": 11,
+        "structures": ("near-constant", "near-constant"),
+        "decades": 9.0,
+        "offset": 1e4,
+        "noise": 0.1,
+        "target_offset": 1e3,
+        "splitter": "kfold",
+        "n_folds": 4,
+        "direction": "forward",
+        "floating": True,
+        "estimator": make_pipeline(StandardScaler(), LinearRegression()),
+        "scoring": "neg_mean_absolute_error",
     },
     "a removal leads to near-dependence": {
         "seed": 2,

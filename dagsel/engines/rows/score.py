@@ -204,6 +204,7 @@ def _score_variants(
     scores, doubts = [], []
     for here in chunks(state, len(variants.positions)):
         predictions = -_residuals(variants, here)
+        error[here] += _cancelled(state, predictions)
         if measure.kind == "numbers" and state.start.facts.classes is not None:
             predictions = _snapped(state, variants, request, here, predictions, error)
         verdict = measure.judge(state.start.facts, predictions, error[here])
@@ -214,6 +215,14 @@ def _score_variants(
     if measure.kind in ("accuracy", "labels"):
         size = np.maximum(size, 1.0)
     return found.scores, found.doubt, size
+
+
+def _cancelled(state: FoldState, predictions: Floats) -> Floats:
+    """Return the relative error of predictions that a step has brought down from larger ones."""
+    now = float(np.sqrt(np.mean(to_host(state.factors.residuals) ** 2)))
+    size = state.start.facts.scale + np.sqrt(np.mean(predictions**2, axis=(1, 2)))
+    found: Floats = 8 * EPSILON * now / size
+    return found
 
 
 def chunks(state: FoldState, n_variants: int) -> Iterator[slice]:
