@@ -217,7 +217,8 @@ def _in_order(problem: Problem, able: Sequence[_Verdict]) -> list[_Verdict]:
     def later(verdict: _Verdict) -> bool:
         cost = verdict.cost
         assert cost is not None, "engines that apply have a cost"
-        return not cost.n_pieces == 1 < problem.folds.n_folds or math.isnan(cost.operations)
+        one_state = cost.n_pieces == 1 and problem.folds.n_folds > 1
+        return not one_state or math.isnan(cost.operations)  # refits have the table, and no state
 
     return sorted(able, key=later)
 

@@ -61,7 +61,7 @@ class Fold:
         facts = FoldFacts(0, 15, 15.0, np.ones(Y.shape[1]))
         columns = tuple(range(X.shape[1])) if full else ()
         start = start_fold(
-            MODEL, facts, columns, shift, [None, [train], [column_sums([train])]], [test]
+            MODEL, facts, columns, shift, [None, [train], [column_sums(train)]], [test]
         )
         assert start.null is not None
         (self.part,) = make_parts([start], X.shape[1], MODEL.cutoff)

@@ -171,15 +171,12 @@ class ColumnSums(NamedTuple):
     high: Array
 
 
-def column_sums(parts: Sequence[Moments | None]) -> ColumnSums | None:
-    """Return the column sums of the union of disjoint sets of rows; `None` if it is empty."""
-    return add_column_sums([None if part is None else _columns_of(part) for part in parts])
-
-
-def _columns_of(moments: Moments) -> ColumnSums:
-    diagonal = namespace(moments.cross).linalg.diagonal(moments.cross)
-    diagonal = diagonal * 1.0  # not a view
-    return ColumnSums(moments.weight, moments.total, diagonal, moments.low, moments.high)
+def column_sums(moments: Moments | None) -> ColumnSums | None:
+    """Return what moments say column by column; `None` if there are no rows."""
+    if moments is None:
+        return None
+    squares = namespace(moments.cross).linalg.diagonal(moments.cross) * 1.0  # not a view
+    return ColumnSums(moments.weight, moments.total, squares, moments.low, moments.high)
 
 
 def add_column_sums(parts: Sequence[ColumnSums | None]) -> ColumnSums | None:

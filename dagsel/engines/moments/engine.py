@@ -177,7 +177,7 @@ class MomentsEngine:
             # Sums of columns are small, and are not got by difference.
             columns_of = {
                 role: [
-                    executor.submit(column_sums, [atom], label="dagsel_sum") for atom in atoms[role]
+                    executor.submit(column_sums, atom, label="dagsel_sum") for atom in atoms[role]
                 ]
                 for role in wholes
             }

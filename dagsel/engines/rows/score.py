@@ -200,14 +200,12 @@ def _score_variants(
 ) -> tuple[Floats, Floats, Floats]:
     if measure.kind == "squared":
         return _squared(measure, state, variants)
-    error = relative_error(variants.growth + variants.step_growth)
     scores, doubts = [], []
     for here in chunks(state, len(variants.positions)):
-        predictions = -_residuals(variants, here)
-        error[here] += _cancelled(state, predictions)
+        predictions, error = _predictions(state, variants, here)
         if measure.kind == "numbers" and state.start.facts.classes is not None:
             predictions = _snapped(state, variants, request, here, predictions, error)
-        verdict = measure.judge(state.start.facts, predictions, error[here])
+        verdict = measure.judge(state.start.facts, predictions, error)
         scores.append(verdict.scores)
         doubts.append(verdict.doubt)
     found = Verdict(np.concatenate(scores), np.concatenate(doubts))
@@ -217,12 +215,16 @@ def _score_variants(
     return found.scores, found.doubt, size
 
 
-def _cancelled(state: FoldState, predictions: Floats) -> Floats:
-    """Return the relative error of predictions that a step has brought down from larger ones."""
+def _predictions(state: FoldState, variants: Variants, here: slice) -> tuple[Floats, Floats]:
+    """Return predictions (c, t, q) of some variants, and their relative errors (c,).
+
+    A step can bring predictions down from larger ones, whose rounding stays.
+    """
+    predictions = -_residuals(variants, here)
     now = float(np.sqrt(np.mean(to_host(state.factors.residuals) ** 2)))
     size = state.start.facts.scale + np.sqrt(np.mean(predictions**2, axis=(1, 2)))
-    found: Floats = 8 * EPSILON * now / size
-    return found
+    error = relative_error(variants.growth[here] + variants.step_growth[here])
+    return predictions, error + 8 * EPSILON * now / size
 
 
 def chunks(state: FoldState, n_variants: int) -> Iterator[slice]:
@@ -267,7 +269,7 @@ def _snapped(
             subset[candidates[number]] ^= True
         elif variants.factors.complete:
             subset = to_host(variants.factors.active)
-        reach = error[here][number] * (1 + np.max(np.abs(decisions)))
+        reach = error[number] * (1 + np.max(np.abs(decisions)))
         for target, row in enumerate(decisions):
             found[number, target] = snapped(row, reach, _same_rows(state.factors, subset))
     return found
@@ -336,12 +338,11 @@ def with_shaken_doubt(
             if np.isnan(found.scores[row, column]):
                 continue
             (variants,) = all_variants(state, only)
-            error = float(relative_error(variants.growth[0] + variants.step_growth[0]))
-            predictions = -_residuals(variants, slice(0, 1))
+            alone = slice(0, 1)
+            predictions, error = _predictions(state, variants, alone)
             if state.start.facts.classes is not None:
-                errors = np.array([error])
-                predictions = _snapped(state, variants, only, slice(0, 1), predictions, errors)
-            doubt[row, column] = measure.shaken(state.start.facts, predictions[0], error)
+                predictions = _snapped(state, variants, only, alone, predictions, error)
+            doubt[row, column] = measure.shaken(state.start.facts, predictions[0], float(error[0]))
     largest = np.nanmax(doubt, axis=0, initial=0.0)
     return found._replace(doubt=np.where(np.isnan(doubt), largest[None, :], doubt))
 
