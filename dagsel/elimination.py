@@ -13,13 +13,10 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 from sklearn.base import is_classifier
-from sklearn.metrics import get_scorer
 from sklearn.utils import _safe_indexing
 
-from dagsel.data.arrays import split_blocks
 from dagsel.data.blocks import Block, Table
 from dagsel.data.folds import Folds, draw_folds
-from dagsel.data.sources import open_table
 from dagsel.engines.base import Executor, Handle, Problem, Scoring
 from dagsel.engines.paths.elimination import EliminationPath
 from dagsel.engines.paths.linear import LinearElimination, linear_path
@@ -28,9 +25,9 @@ from dagsel.engines.paths.rows import RowsElimination
 from dagsel.engines.paths.tableau import TableauElimination
 from dagsel.engines.refit import RefitEngine, concatenated
 from dagsel.exceptions import DagselError, DagselWarning, NotCertifiedError, ScoringError
-from dagsel.job import choose_executor, memory_per_worker, runner
+from dagsel.executors.choice import choose_executor
+from dagsel.opening import open_rows
 from dagsel.plan import shortfall
-from dagsel.scorers import explain_unknown_scorer
 from dagsel.search import Search
 from dagsel.worker_loss import through_losses
 
@@ -42,7 +39,6 @@ __all__ = [
     "EliminationJob",
     "best_size",
     "cv_results",
-    "metric_scoring",
     "open_elimination",
 ]
 
@@ -149,7 +145,7 @@ class EliminationJob:
     ) -> list[EliminationPath] | str:
         """Return all paths of a kind, or why they cannot be had."""
         refused = kind.refuses(self.problem) or shortfall(
-            kind.cost(self.problem, self.executor), self.executor, memory_per_worker(self.executor)
+            kind.cost(self.problem, self.executor), self.executor, self.executor.memory_per_worker()
         )
         if refused is not None:
             return refused
@@ -212,7 +208,7 @@ class EliminationJob:
     def _check_refits_fit(self) -> None:
         search = Search(self.problem.table.n_columns, target_size=1)
         cost = RefitEngine.cost(self.problem, search, self.executor)
-        too_large = shortfall(cost, self.executor, memory_per_worker(self.executor))
+        too_large = shortfall(cost, self.executor, self.executor.memory_per_worker())
         if too_large is not None:
             raise DagselError(too_large)
 
@@ -299,23 +295,23 @@ def open_elimination(
     groups : array-like of shape (n_rows,), optional
         For splitters that need them.
     fit_params, score_params : mapping, optional
-        Passed to the estimator's `fit` and to the scorer, sliced by rows.
+        Passed to the estimator's `fit` and to the scorer, sliced by rows; weights in them may be
+        the label of a column of X.
     """
     if engine not in get_args(EliminationEngine):
         msg = f"engine must be one of {', '.join(get_args(EliminationEngine))}; got {engine!r}"
         raise ValueError(msg)
     executor = choose_executor(client, n_jobs)
-    table = open_table(X, y, run=runner(executor), compute=executor.compute)
-    if not executor.in_process:
-        table = split_blocks(table, executor.n_workers)
+    opened = open_rows(X, y, executor, fit_params=fit_params, score_params=score_params)
+    table = opened.table
     problem = Problem(
         table=table,
         folds=_with_all_rows(cv, table, groups, classifier=is_classifier(estimator)),
         estimator=estimator,
         scoring=scoring,
         features=tuple((column,) for column in range(table.n_columns)),
-        fit_params=dict(fit_params or {}),
-        score_params=dict(score_params or {}),
+        fit_params=opened.fit_params,
+        score_params=opened.score_params,
     )
     return EliminationJob(problem, executor, getter, engine, verbose=verbose)
 
@@ -369,21 +365,3 @@ def cv_results(paths: Sequence[EliminationPath]) -> dict[str, NDArray[Any]]:
     results |= {f"split{fold}_support": ranks == 1 for fold, ranks in enumerate(rankings)}
     results["n_features"] = sizes
     return results
-
-
-def metric_scoring(metric: Any) -> Scoring:
-    """Return the scorer of a single metric, by name or ready-made.
-
-    Raises
-    ------
-    ValueError
-        If it is no such thing.
-    """
-    unknown = explain_unknown_scorer(metric) if isinstance(metric, str) else None
-    if unknown is not None:
-        raise ValueError(unknown)
-    if isinstance(metric, str) or callable(metric):
-        name = metric if isinstance(metric, str) else getattr(metric, "__name__", str(metric))
-        return Scoring(name, get_scorer(metric))
-    msg = f"scoring must be a single metric, by which sizes are compared; got {metric!r}"
-    raise ValueError(msg)

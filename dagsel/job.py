@@ -3,60 +3,44 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from sklearn import config_context
 from sklearn.base import is_classifier
-from sklearn.linear_model import LinearRegression, Ridge, RidgeClassifier
-from sklearn.metrics import check_scoring, get_scorer
-from sklearn.pipeline import Pipeline
 
 from dagsel.criterion import INFERENCE_NOTE, Criterion, CriterionName
-from dagsel.data.arrays import split_blocks
-from dagsel.data.blocks import Table
-from dagsel.data.columns import checked_weights, take_weights
+from dagsel.criterion_rules import (
+    check_criterion,
+    check_search_of_moves,
+    check_target,
+    criterion_scoring,
+    resolve_criterion,
+    weights_in_scores,
+)
 from dagsel.data.folds import draw_folds
-from dagsel.data.one_hot import Coding, Columns, one_hot_coded
-from dagsel.data.sources import open_table, scan_of_paths
-from dagsel.engines.base import Executor, Problem, Scoring
-from dagsel.engines.linear_model import final_step, linear_model
+from dagsel.data.one_hot import Coding, Columns
+from dagsel.engines.base import Executor, Problem
 from dagsel.engines.registry import EngineName
-from dagsel.exceptions import DagselWarning, DataError
-from dagsel.executors.cluster import ClusterExecutor, active_client
+from dagsel.exceptions import DagselWarning
+from dagsel.executors.choice import choose_executor
 from dagsel.executors.local import LocalExecutor
-from dagsel.monitor import LogMonitor, Monitor, PrintMonitor
+from dagsel.features import feature_columns, groups_of
+from dagsel.monitor import Monitor
+from dagsel.opening import Categories, open_rows
 from dagsel.plan import Plan, make_plan, refits_fit
 from dagsel.results import Selection
 from dagsel.scheduler import Decided, audit_rounds, run_search
-from dagsel.scorers import explain_unknown_scorer
+from dagsel.scoring import resolve_scoring
 from dagsel.search import Search
 from dagsel.versions import versions
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = [
-    "Categories",
-    "Job",
-    "choose_executor",
-    "feature_columns",
-    "memory_per_worker",
-    "monitor_for",
-    "open_job",
-    "resolve_columns",
-    "resolve_criterion",
-    "resolve_scoring",
-    "runner",
-]
-
-Categories = Literal["error", "one-hot"]
-
-# What the `score` of models is, also at the end of a pipeline.
-_OWN_SCORES = {LinearRegression: "r2", Ridge: "r2", RidgeClassifier: "accuracy"}
+__all__ = ["Job", "open_job"]
 
 # An audit that finds more is a reason to warn.
 _AUDIT_PASSES = 1e-8
@@ -99,7 +83,7 @@ class Job:
         self.selection = Selection(
             n_features_in=self.columns.n_columns,
             names=self.columns.names,
-            groups=_groups(self.features),
+            groups=groups_of(self.features),
             scoring=self.problem.scoring.name,
             direction=self.search.direction,
             plan=str(self.plan),
@@ -268,297 +252,45 @@ def open_job(
     ValueError
         For parameters that contradict each other.
     """
-    if categories not in get_args(Categories):
-        msg = f"categories must be 'error' or 'one-hot'; got {categories!r}"
-        raise ValueError(msg)
     if isinstance(audit, bool) or audit != int(audit) or audit < 0:
         msg = f"audit must be a number of rounds, 0 or more; got {audit!r}"
         raise ValueError(msg)
     chosen = None if criterion is None else resolve_criterion(criterion, alpha)
     if chosen is not None:
-        _check_criterion(chosen, estimator, scoring, cv, groups, clone_estimator=clone_estimator)
+        check_criterion(chosen, estimator, scoring, cv, groups, clone_estimator=clone_estimator)
     # One object cannot be fitted by several tasks at once.
     executor = choose_executor(client, n_jobs) if clone_estimator else LocalExecutor(1)
     if monitor is not None:
         executor.progress.listener = monitor.progress
-    run = runner(executor)
-    X, y = scan_of_paths(X, y)
-    X, (fit_params, score_params) = take_weights(
-        X, fit_params or {}, score_params or {}, run=run, compute=executor.compute
+    opened = open_rows(
+        X, y, executor, fit_params=fit_params, score_params=score_params, categories=categories
     )
-    coding = None
-    if categories != "error":
-        X, y, coding = one_hot_coded(X, y, run)
-    table = open_table(X, y, run=run, compute=executor.compute)
-    fit_params, score_params = (
-        checked_weights(params, table.n_rows) for params in (fit_params, score_params)
-    )
-    if not executor.in_process:
-        table = split_blocks(table, executor.n_workers)
+    table, coding = opened.table, opened.coding
     classifier = is_classifier(estimator)
     if chosen is not None:
-        _check_target(table)
+        check_target(table)
         cv = "none"
-        score_params = _weights_in_scores(estimator, fit_params)
+        opened = opened._replace(score_params=weights_in_scores(estimator, opened.fit_params))
     folds = draw_folds(cv, table.n_rows, table.target, groups, classifier=classifier)
-    columns: Columns = table if coding is None else coding
-    features = feature_columns(feature_groups, columns)
+    features = feature_columns(feature_groups, opened.columns)
     problem = Problem(
         table=table,
         folds=folds,
         estimator=estimator,
         scoring=resolve_scoring(estimator, scoring)
         if chosen is None
-        else Scoring(chosen.name, _no_scorer, chosen),
+        else criterion_scoring(chosen),
         features=features if coding is None else coding.coded(features),
-        fit_params=fit_params,
-        score_params=score_params,
+        fit_params=opened.fit_params,
+        score_params=opened.score_params,
         clone_estimator=clone_estimator,
     )
-    search = make_search(columns, features)
+    search = make_search(opened.columns, features)
     if chosen is not None and chosen.scores_moves:
-        _check_search_of_moves(search)
-    memory = memory_per_worker(executor)
+        check_search_of_moves(search)
+    memory = executor.memory_per_worker()
     plan = make_plan(problem, search, executor, engine=engine, memory_per_worker=memory)
     if audit and not refits_fit(problem, search, executor, memory):
         msg = f"audit={audit} scores rounds again by refits, and the table is too large for them"
         raise ValueError(msg)
     return Job(problem, search, executor, plan, audit, coding, routing)
-
-
-def choose_executor(client: Client | None, n_jobs: int | None) -> Executor:
-    """Return where to run: the given client's cluster, the active one's, or this process.
-
-    Inside a Dask task (a GridSearchCV run on a cluster, say) work stays in the task's process: a
-    task that waits for tasks of its own could wait for ever.
-    """
-    if client is None and not _inside_task():
-        client = active_client()
-    return LocalExecutor(n_jobs) if client is None else ClusterExecutor(client)
-
-
-def _inside_task() -> bool:
-    import sys
-
-    if "distributed" not in sys.modules:
-        return False
-    from distributed import get_worker
-
-    try:
-        get_worker()
-    except ValueError:
-        return False
-    return True
-
-
-def runner(executor: Executor) -> Callable[[Callable[..., Any], Iterable[Any]], list[Any]]:
-    """Return the `run` of `open_table` that scans files on an executor."""
-
-    def run(function: Callable[..., Any], items: Iterable[Any]) -> list[Any]:
-        return executor.map(function, [(item,) for item in items], label="dagsel_scan")
-
-    return run
-
-
-def memory_per_worker(executor: Executor) -> int | None:
-    """Return the bytes that one worker may use for resident data, `None` if nobody knows."""
-    if isinstance(executor, ClusterExecutor):
-        return executor.memory_per_worker()
-    import psutil
-
-    return int(psutil.virtual_memory().available)
-
-
-def monitor_for(verbose: int) -> Monitor:
-    """Return the monitor of a `verbose` level: a log, or lines on standard error."""
-    return PrintMonitor() if verbose else LogMonitor()
-
-
-def resolve_scoring(estimator: Any, scoring: Any) -> Scoring:
-    """Return the scorer that scikit-learn would use."""
-    own = _OWN_SCORES.get(type(final_step(estimator)[1])) if scoring is None else None
-    if own is not None and type(estimator) in (*_OWN_SCORES, Pipeline):
-        # By its name the fast engines know it.
-        return Scoring(own, get_scorer(own))
-    if isinstance(scoring, (list, tuple, set, dict)):
-        msg = f"scoring must be a single metric, by which features are chosen; got {scoring!r}"
-        raise ValueError(msg)
-    unknown = explain_unknown_scorer(scoring) if isinstance(scoring, str) else None
-    if unknown is not None:
-        raise ValueError(unknown)
-    scorer = check_scoring(estimator, scoring=scoring)
-    if isinstance(scoring, str):
-        return Scoring(scoring, scorer)
-    name = "score" if scoring is None else getattr(scoring, "__name__", str(scoring))
-    return Scoring(name, scorer)
-
-
-def resolve_criterion(criterion: CriterionName | Criterion, alpha: float) -> Criterion:
-    """Return the criterion of a name; one that is given ready-made has its own level."""
-    return criterion if isinstance(criterion, Criterion) else Criterion(criterion, alpha=alpha)
-
-
-def _no_scorer(*args: Any, **kwargs: Any) -> float:
-    """Stand where a scorer would be: nothing is scored on test rows."""
-    msg = "a criterion is no scorer: it needs a fit to all rows"
-    raise TypeError(msg)
-
-
-def _check_criterion(
-    criterion: Criterion,
-    estimator: Any,
-    scoring: Any,
-    cv: Any,
-    groups: Any,
-    *,
-    clone_estimator: bool,
-) -> None:
-    """Refuse what a criterion cannot be combined with."""
-    name = f"criterion={criterion.name!r}"
-    if scoring is not None:
-        msg = f"{name} takes the place of a metric: leave scoring at None; got {scoring!r}"
-        raise ValueError(msg)
-    if not (cv is None or (isinstance(cv, int) and cv == 5)) or groups is not None:
-        what = "cv at its default" if groups is None else "out groups"
-        msg = f"{name} takes the place of cross-validation: leave {what}"
-        raise ValueError(msg)
-    _, model = final_step(estimator)
-    if type(model) is not LinearRegression or isinstance(linear_model(estimator), str):
-        msg = (
-            f"{name} needs LinearRegression(positive=False), by itself or after a StandardScaler; "
-            f"got {estimator!r}. It counts the parameters of a least-squares fit, and a penalty, a "
-            "constraint or another model has no such number: use cross-validation (cv, scoring)"
-        )
-        raise ValueError(msg)
-    if not clone_estimator:
-        msg = f"{name} needs clones of the estimator: use clone_estimator=True"
-        raise ValueError(msg)
-
-
-def _check_search_of_moves(search: Search) -> None:
-    """Refuse searches that compare subsets, which have no p-value."""
-    odd = {
-        "floating=True": search.floating,
-        "step": search.step != 1,
-        "tol": search.tol is not None,
-        "patience": search.patience is not None,
-        "score_start=True": search.score_start,
-    }
-    clashes = [name for name, given in odd.items() if given]
-    if clashes:
-        msg = (
-            "a p-value belongs to the move of one feature and not to a subset, so that subsets "
-            f"cannot be compared by it: leave out {', '.join(clashes)}, or use a criterion such as "
-            "'bic'"
-        )
-        raise ValueError(msg)
-
-
-def _weights_in_scores(estimator: Any, fit_params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fit's weights as those of scores: a criterion sums the errors of the fit."""
-    prefix, _ = final_step(estimator)
-    weight = fit_params.get(f"{prefix}sample_weight")
-    return {} if weight is None else {"sample_weight": weight}
-
-
-def _check_target(table: Table) -> None:
-    """Refuse targets that have no residual sum of squares."""
-    target = np.asarray(table.target)
-    if target.ndim > 1 and target.shape[1] != 1:
-        msg = f"a criterion judges the fit of one target; got {target.shape[1]} of them"
-        raise DataError(msg)
-    if target.dtype.kind not in "fiub":
-        msg = f"a criterion needs a numeric target; got one of dtype {target.dtype}"
-        raise DataError(msg)
-
-
-def feature_columns(
-    feature_groups: Sequence[Sequence[Any]] | None, table: Columns
-) -> tuple[tuple[int, ...], ...]:
-    """Return the columns of each feature.
-
-    Raises
-    ------
-    ValueError
-        If groups are given that do not hold every column exactly once.
-    """
-    if feature_groups is None:
-        return tuple((column,) for column in range(table.n_columns))
-    groups = tuple(resolve_columns(group, table, what="feature_groups") for group in feature_groups)
-    if not groups or not all(groups):
-        msg = f"feature_groups {'has an empty group' if groups else 'is empty'}: leave it out"
-        raise ValueError(msg)
-    counts = np.bincount(np.concatenate(groups), minlength=table.n_columns)
-    if np.any(counts != 1):
-        column = int(np.flatnonzero(counts != 1)[0])
-        times = "in no group" if counts[column] == 0 else f"in {counts[column]} groups"
-        msg = f"feature_groups must hold every column exactly once; column {column} is {times}"
-        raise ValueError(msg)
-    return groups
-
-
-def resolve_columns(
-    chosen: Iterable[Hashable] | None, table: Columns, *, what: str
-) -> tuple[int, ...]:
-    """Return the positions of columns given by name or position; none for `None`.
-
-    Raises
-    ------
-    ValueError
-        For a column that the table does not have.
-    """
-    if chosen is None:
-        return ()
-    if isinstance(chosen, str) or not isinstance(chosen, Iterable):
-        msg = f"{what}: give a list of columns, by name or position, instead of {chosen!r}"
-        raise ValueError(msg)
-    names = table.names or ()
-    columns = []
-    for item in chosen:
-        position = _position(item, names, table.n_columns)
-        if position is None:
-            known = f"columns 0 to {table.n_columns - 1}"
-            if names:
-                known += f" or names such as {', '.join(map(repr, names[:3]))}"
-            msg = f"{what}: the table has no column {item!r} (it has {known})"
-            raise ValueError(msg)
-        columns.append(position)
-    return tuple(columns)
-
-
-def _position(item: Hashable, names: Sequence[Hashable], n_columns: int) -> int | None:
-    if isinstance(item, str):
-        with suppress(ValueError):
-            return list(names).index(item)
-        return None
-    if isinstance(item, (int, np.integer)) and not isinstance(item, bool):
-        return int(item) if 0 <= int(item) < n_columns else None
-    return None
-
-
-def features_of_columns(
-    columns: Iterable[int], features: Sequence[tuple[int, ...]], *, what: str
-) -> tuple[int, ...]:
-    """Return the features that some columns make up.
-
-    Raises
-    ------
-    ValueError
-        If a group is in the columns only in part.
-    """
-    wanted = set(columns)
-    chosen = []
-    for number, group in enumerate(features):
-        inside = wanted.intersection(group)
-        if inside and len(inside) < len(group):
-            missing = sorted(set(group) - inside)
-            msg = f"{what} holds only a part of a feature group: columns {missing} are missing"
-            raise ValueError(msg)
-        if inside:
-            chosen.append(number)
-    return tuple(chosen)
-
-
-def _groups(features: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...] | None:
-    simple = all(columns == (number,) for number, columns in enumerate(features))
-    return None if simple else features

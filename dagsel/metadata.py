@@ -19,8 +19,8 @@ from sklearn.utils.metadata_routing import (
 )
 
 from dagsel.engines.linear_model import final_step
-from dagsel.job import resolve_scoring
 from dagsel.scorers import scorer_parts
+from dagsel.scoring import resolve_scoring
 
 __all__ = ["Metadata", "routed", "router", "routing_enabled", "unrouted"]
 

@@ -24,11 +24,13 @@ from sklearn.exceptions import NotFittedError
 from dagsel.data.one_hot import Columns
 from dagsel.engines.registry import EngineName
 from dagsel.exceptions import DagselWarning
-from dagsel.job import Job, features_of_columns, open_job, resolve_columns, resolve_scoring
+from dagsel.features import features_of_columns, resolve_columns
+from dagsel.job import Job, open_job
 from dagsel.metadata import unrouted
 from dagsel.monitor import LogMonitor
 from dagsel.plan import Plan
 from dagsel.results import Round, Selection
+from dagsel.scoring import resolve_scoring
 from dagsel.search import Search
 from dagsel.selector import HoldsClient
 

@@ -116,3 +116,8 @@ def _listed(labels: Sequence[Hashable]) -> str:
     shown = [str(label) for label in labels[:3]]
     more = len(labels) - len(shown)
     return " and ".join([", ".join(shown), f"{more} more"] if more else [", ".join(shown)])
+
+
+def monitor_for(verbose: int) -> Monitor:
+    """Return the monitor of a `verbose` level: a log, or lines on standard error."""
+    return PrintMonitor() if verbose else LogMonitor()

@@ -32,15 +32,15 @@ from dagsel.elimination import (
     EliminationJob,
     best_size,
     cv_results,
-    metric_scoring,
     open_elimination,
 )
 from dagsel.engines.base import Scoring
 from dagsel.engines.paths.elimination import EliminationPath, step_sizes
 from dagsel.engines.paths.refit import ImportanceGetter
 from dagsel.exceptions import DagselWarning, DataError
-from dagsel.job import resolve_columns
+from dagsel.features import resolve_columns
 from dagsel.metadata import routing_enabled
+from dagsel.scoring import metric_scoring
 from dagsel.selector import HoldsClient, refuse_array
 
 if TYPE_CHECKING:

@@ -18,20 +18,15 @@ from sklearn.utils.metadata_routing import UNUSED, MetadataRouter
 from sklearn.utils.validation import check_is_fitted
 
 from dagsel.criterion import Criterion, CriterionName
+from dagsel.criterion_rules import resolve_criterion
 from dagsel.data.one_hot import Columns
 from dagsel.engines.registry import EngineName
 from dagsel.exceptions import DagselWarning, DataError
-from dagsel.job import (
-    Categories,
-    Job,
-    features_of_columns,
-    monitor_for,
-    open_job,
-    resolve_columns,
-    resolve_criterion,
-)
+from dagsel.features import features_of_columns, resolve_columns
+from dagsel.job import Job, open_job
 from dagsel.metadata import routed, router, routing_enabled, unrouted
-from dagsel.monitor import Monitor
+from dagsel.monitor import Monitor, monitor_for
+from dagsel.opening import Categories
 from dagsel.plan import Plan
 from dagsel.results import Selection
 from dagsel.rounds import Round

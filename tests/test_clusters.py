@@ -297,8 +297,8 @@ def run_with(executor, X, y, *, n_shards=1, n_blocks=1, engine="auto", **paramet
     from dagsel.data.folds import draw_folds
     from dagsel.data.sources import open_table
     from dagsel.engines.base import Problem
-    from dagsel.job import resolve_scoring
     from dagsel.results import Selection
+    from dagsel.scoring import resolve_scoring
     from dagsel.search import Search
 
     rows = split_blocks(open_table(X, y), n_blocks)

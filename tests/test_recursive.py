@@ -663,6 +663,31 @@ def test_weights_are_those_of_the_rows(table):
     check_same(plain, routed)
 
 
+@pytest.mark.parametrize("from_file", [False, True])
+def test_weights_can_be_the_label_of_a_column(frame, tmp_path, from_file):
+    frame, y = frame
+    weight = np.random.default_rng(0).uniform(0.5, 2, len(y)).round(3)
+    expected = RFE(LinearRegression()).fit(frame, y, sample_weight=weight)
+    by_size = RFECV(LinearRegression()).fit(frame, y, sample_weight=weight)
+    data = frame.assign(target=y, weight=weight)
+    if from_file:
+        data.to_csv(tmp_path / "rows.csv", index=False)
+        data = str(tmp_path / "rows.csv")
+    for selector, other in [
+        (RFE(LinearRegression()), expected),
+        (RFECV(LinearRegression()), by_size),
+    ]:
+        selector.fit(data, "target", sample_weight="weight")
+        assert selector.feature_names_in_.tolist() == list(frame.columns)
+        np.testing.assert_array_equal(selector.ranking_, other.ranking_)
+        np.testing.assert_allclose(selector.estimator_.coef_, other.estimator_.coef_, rtol=1e-9)
+    # Without its weights the model is another one.
+    unweighted = RFE(LinearRegression()).fit(frame, y)
+    assert not np.allclose(unweighted.estimator_.intercept_, expected.estimator_.intercept_)
+    with pytest.raises(DataError, match="No column"):
+        RFE(LinearRegression()).fit(data, "target", sample_weight="mass")
+
+
 def test_groups_are_routed(table):
     X, y = table
     groups = groups_of(80)

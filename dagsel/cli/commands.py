@@ -36,7 +36,8 @@ from dagsel.cli.progress import Reporter, reporting
 from dagsel.cli.where import connected
 from dagsel.data.sources import open_table, scan
 from dagsel.engines.linear_model import final_step
-from dagsel.job import Job, choose_executor, runner
+from dagsel.executors.choice import choose_executor, runner
+from dagsel.job import Job
 from dagsel.plan import Plan
 from dagsel.results import Selection
 from dagsel.selector import Selected, SequentialFeatureSelector

@@ -14,7 +14,7 @@ from dagsel.cli.errors import NOTHING, Interrupted
 from dagsel.cli.objects import literal
 from dagsel.criterion import CRITERIA, CriterionName
 from dagsel.engines.registry import ENGINE_NAMES, EngineName
-from dagsel.job import Categories
+from dagsel.opening import Categories
 from dagsel.search import Direction
 
 __all__ = ["Options", "shared_options"]

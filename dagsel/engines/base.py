@@ -191,6 +191,10 @@ class Executor(Protocol):
         """Return the values of Dask collections, which fit into this process's memory."""
         ...
 
+    def memory_per_worker(self) -> int | None:
+        """Return the bytes that one worker may use for resident data, `None` if nobody knows."""
+        ...
+
     def load(self, block: Block, worker: int | None = None) -> Handle:
         """Bring a block's payload to a worker (or leave it to the task, if it is a file)."""
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import psutil
 from joblib import Parallel, delayed, effective_n_jobs
 
 from dagsel import tasks
@@ -75,6 +76,10 @@ class LocalExecutor:
     def compute(self, *collections: Any) -> tuple[Any, ...]:
         """Compute Dask collections as `dask.compute` does; see `Executor.compute`."""
         return compute_here(*collections)
+
+    def memory_per_worker(self) -> int | None:
+        """Return the memory that is available on this machine now."""
+        return int(psutil.virtual_memory().available)
 
     def load(self, block: Block, worker: int | None = None) -> Handle:
         """Return the payload; a Dask partition is computed by the task that reads it."""

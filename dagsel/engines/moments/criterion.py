@@ -15,7 +15,7 @@ from dagsel.engines.accuracy import MAX_RELATIVE_ERROR, TINY, explain_cutoff
 from dagsel.engines.base import ScoreTable
 from dagsel.engines.criteria.scores import Fits, RowFacts, criterion_scores
 from dagsel.engines.moments.fold_start import FullFit
-from dagsel.engines.moments.tableau_part import Candidates, Part, part_errors
+from dagsel.engines.moments.tableau_part import Candidates, Part, growth_of, part_errors
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels.nullspace import NullSpace, nullity, redundancy
 from dagsel.kernels.tableau import Tableau, current_rows
@@ -44,8 +44,6 @@ class CriterionFacts:
         Of the rows; with the variance of the full model where the criterion asks for it.
     constant : ndarray of bool of shape (n_columns,)
         Columns that are constant: the rank of a model does not count them.
-    inflation : float
-        Trace of the swept inverse on all columns, to which the growth of rounding belongs.
     spread : float
         Sum of squares of the target, or of what it is made from.
     """
@@ -53,7 +51,6 @@ class CriterionFacts:
     criterion: Criterion
     rows: RowFacts
     constant: NDArray[np.bool_]
-    inflation: float
     spread: float
 
 
@@ -85,9 +82,9 @@ def score_by_criterion(
         If sums of squared errors may not be right to 1e-9.
     """
     rank = float(np.count_nonzero(active & ~facts.constant))
+    growth *= float(growth_of(part)[0])
     if part.null is not None:
         rank -= nullity(part.null)
-        growth *= max(1.0, _inflation(part) / facts.inflation) ** 2
         _check_dependence(part, active)
     if not candidates:
         now = part_errors(part, Candidates.of([]), active).errors[0, :, 0]
@@ -123,11 +120,6 @@ def _check_dependence(part: Part, active: NDArray[np.bool_]) -> None:
     minimum_norm = float(part_errors(part, Candidates.of([]), active).errors[0, 0, 0])
     if not abs(minimum_norm - basic) <= MAX_RELATIVE_ERROR * abs(basic):
         raise NotCertifiedError(_CONDITIONING)
-
-
-def _inflation(part: Part) -> float:
-    """Return the trace of the swept inverse."""
-    return float(np.sum(np.maximum(-to_host(part.tableau.pivots), 0.0)))
 
 
 def with_full_model(rows: RowFacts, everything: FullFit, spread: float, growth: float) -> RowFacts:

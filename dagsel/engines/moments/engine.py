@@ -32,7 +32,14 @@ from dagsel.engines.linear_model import (
 from dagsel.engines.moments.accumulate import submit_moments
 from dagsel.engines.moments.criterion import CriterionFacts, score_by_criterion, with_full_model
 from dagsel.engines.moments.fold_start import FoldFacts, FoldStart, start_fold
-from dagsel.engines.moments.tableau_part import Candidates, Part, make_parts, part_errors, toggled
+from dagsel.engines.moments.tableau_part import (
+    Candidates,
+    Part,
+    joined,
+    make_parts,
+    part_errors,
+    toggled,
+)
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels.metrics import METRICS, Metric, score_from_errors
 from dagsel.kernels.moments import column_sums, sum_moments
@@ -238,9 +245,7 @@ class MomentsEngine:
         everything = start.everything
         if criterion.name == "mallows_cp":
             rows = with_full_model(rows, everything, float(start.spread[0]), float(start.growth[0]))
-        return CriterionFacts(
-            criterion, rows, everything.constant, everything.inflation, float(start.spread[0])
-        )
+        return CriterionFacts(criterion, rows, everything.constant, float(start.spread[0]))
 
     def moved(self, state: MomentsState, subset: tuple[int, ...]) -> MomentsState | None:
         """Toggle what differs; see `Engine.moved`."""
@@ -258,6 +263,8 @@ class MomentsEngine:
             active[column] = not was_active
             gone = self._gone(active, wanted)
             parts = tuple(toggled(part, int(column), was_active, gone) for part in state.parts)
+            if self.out_of_reach == "inactive":
+                parts = joined(parts, gone)
             state = replace(state, parts=parts, active=active)
         return state
 

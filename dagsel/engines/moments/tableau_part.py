@@ -36,7 +36,16 @@ from dagsel.kernels.tableau import (
     with_room,
 )
 
-__all__ = ["Candidates", "Errors", "Part", "make_parts", "part_errors", "toggled"]
+__all__ = [
+    "Candidates",
+    "Errors",
+    "Part",
+    "growth_of",
+    "joined",
+    "make_parts",
+    "part_errors",
+    "toggled",
+]
 
 # Changes kept as factors before they are applied: more make reading a row slower, fewer apply the
 # matrix product more often. Flat between 96 and 192 for 1,000 to 5,000 columns.
@@ -74,6 +83,8 @@ class Part:
         See `LinearModel`.
     inflation : float
         See `FoldStart`: where columns are dependent, growth of rounding is relative to it.
+    growth : tuple of float
+        By how much rounding had grown in each fold when its last redundant column left.
     """
 
     tableau: Tableau
@@ -84,6 +95,7 @@ class Part:
     null: NullSpace | None = None
     cutoff: float | None = None
     inflation: float = 1.0
+    growth: tuple[float, ...] = (1.0,)
 
     def columns_at(self, positions: Sequence[int] | NDArray[np.intp]) -> NDArray[np.intp]:
         """Return the table's columns at positions of the tableau."""
@@ -125,12 +137,12 @@ class Errors(NamedTuple):
     ----------
     errors : ndarray of shape (K, n_candidates, T)
         Sums of squares after each candidate's toggle; of the subset itself if there is none.
-    growth : float
+    growth : ndarray of shape (K, 1)
         By how much rounding has grown since the start.
     """
 
     errors: NDArray[np.float64]
-    growth: float = 1.0
+    growth: NDArray[np.float64]
 
 
 def make_parts(
@@ -156,9 +168,60 @@ def make_parts(
                 null=starts[0].null,
                 cutoff=cutoff,
                 inflation=starts[0].everything.inflation,
+                growth=(1.0,) * len(folds),
             )
         )
     return tuple(parts)
+
+
+def joined(parts: tuple[Part, ...], gone: NDArray[np.bool_]) -> tuple[Part, ...]:
+    """Join folds whose columns have become independent for good; else return the parts as given.
+
+    In backward elimination columns that are independent stay so. Without null spaces a round costs
+    what it costs at full rank, whatever the columns were at the start.
+
+    Parameters
+    ----------
+    parts : tuple of Part
+        All of a shard.
+    gone : ndarray of bool of shape (n_columns,)
+        Columns that can be let go of; those that stay are to be active in every fold.
+    """
+    if all(part.null is None for part in parts):
+        return parts
+    if any(part.null is not None and nullity(part.null) > 0 for part in parts):
+        return parts
+    for part in parts:
+        stay = part.positions[~gone & (part.positions >= 0)]
+        # A column that is constant in some fold is not in that fold's basis.
+        if not np.all(to_host(part.tableau.pivots)[:, stay] < -0.5):
+            return parts
+    xp = namespace(parts[0].tableau.pivots)
+    settled = [
+        replace(_tidied(xp, replace(part, null=None), gone), growth=tuple(growth_of(part)))
+        for part in parts
+    ]
+    first = settled[0]
+    # Columns are in ascending order everywhere, and the same ones.
+    whole = stack_folds(xp, [part.tableau for part in settled])
+    return (
+        replace(
+            first,
+            tableau=with_room(xp, whole, first.tableau.pending_u.shape[1]),
+            folds=tuple(fold for part in settled for fold in part.folds),
+            numbers=tuple(number for part in settled for number in part.numbers),
+            products=xp.concat([part.products for part in settled]),
+            growth=tuple(growth for part in settled for growth in part.growth),
+        ),
+    )
+
+
+def growth_of(part: Part) -> NDArray[np.float64]:
+    """Return by how much rounding has grown in each fold since the start."""
+    if part.null is None:
+        return np.array(part.growth)
+    inflation = float(np.sum(np.maximum(-to_host(part.tableau.pivots), 0.0)))
+    return np.array([max(1.0, inflation / part.inflation) ** 2])
 
 
 def toggled(part: Part, column: int, was_active: bool, gone: NDArray[np.bool_]) -> Part:
@@ -270,10 +333,12 @@ def part_errors(part: Part, candidates: Candidates, active: NDArray[np.bool_]) -
     if part.null is not None:
         return _dependent_errors(xp, part, part.null, candidates, active)
     if not candidates.groups:
-        return Errors(np.maximum(to_host(part.tableau.errors), 0.0)[:, None, :])
-    if candidates.single:
-        return Errors(to_host(toggled_errors(xp, part.tableau))[:, positions, :])
-    return Errors(_group_errors(xp, part, candidates.groups))
+        errors = np.maximum(to_host(part.tableau.errors), 0.0)[:, None, :]
+    elif candidates.single:
+        errors = to_host(toggled_errors(xp, part.tableau))[:, positions, :]
+    else:
+        errors = _group_errors(xp, part, candidates.groups)
+    return Errors(errors, growth_of(part)[:, None])
 
 
 def _group_errors(
@@ -339,10 +404,8 @@ def _dependent_errors(
         to_device_of(part.tableau.pivots, dependent),
     )
     _check_cutoff(xp, part, null, there, wanted & along)
-    inflation = float(np.sum(np.maximum(-pivots, 0.0)))
-    growth = max(1.0, inflation / part.inflation) ** 2
     found = to_host(errors)[:, chosen, :] if candidates.groups else to_host(current)[:, None, :]
-    return Errors(found, growth)
+    return Errors(found, growth_of(part)[:, None])
 
 
 def _check_told_apart(
