@@ -16,7 +16,13 @@ from dagsel.backend import independent_columns
 from dagsel.engines.linear_model import LinearModel
 from dagsel.engines.moments.dependent_start import dependent_start
 from dagsel.engines.moments.fold_start import FoldFacts, start_fold
-from dagsel.engines.moments.tableau_part import Candidates, make_parts, part_errors, toggled
+from dagsel.engines.moments.tableau_part import (
+    Candidates,
+    joined,
+    make_parts,
+    part_errors,
+    toggled,
+)
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels import nullspace, tableau
 from dagsel.kernels.moments import column_sums, row_moments
@@ -98,6 +104,39 @@ class Fold:
                 changed[column] ^= True
                 expected = self.refit_errors(changed)
                 np.testing.assert_allclose(errors, expected, rtol=1e-9, err_msg=f"{column}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_folds_without_redundant_columns_left_are_joined(kind, library):
+    folds = [Fold(*table(seed, kind), True, library) for seed in (3, 4)]
+    n_columns = folds[0].X.shape[1]
+    parts = ()
+    for column in reversed(range(2, n_columns)):
+        if len(parts) == 1:
+            break
+        for fold in folds:
+            fold.toggle(column, gone=np.zeros(n_columns, dtype=bool))
+        parts = joined(tuple(fold.part for fold in folds), ~folds[0].active)
+    assert len(parts) == 1
+    assert parts[0].null is None
+    for fold in folds:
+        kept = fold.X[fold.train][:, fold.active]
+        n_constant = np.count_nonzero(np.ptp(kept, axis=0) == 0)
+        assert np.linalg.matrix_rank(kept - kept.mean(0)) == kept.shape[1] - n_constant
+    columns = np.flatnonzero(folds[0].active)
+    for left in (len(columns), len(columns) - 1):
+        active = np.zeros(n_columns, dtype=bool)
+        active[columns[:left]] = True
+        if left < len(columns):
+            parts = (toggled(parts[0], int(columns[-1]), True, ~active),)
+        asked = Candidates.of([(int(j),) for j in columns[:left]])
+        found = part_errors(parts[0], asked, active)
+        assert np.all(found.growth >= 1)
+        for fold, errors in zip(folds, found.errors, strict=True):
+            for column, each in zip(columns[:left], errors, strict=True):
+                without = active.copy()
+                without[column] = False
+                np.testing.assert_allclose(each, fold.refit_errors(without), rtol=1e-9)
 
 
 @pytest.mark.parametrize("full", [True, False])

@@ -193,7 +193,7 @@ def joined(parts: tuple[Part, ...], gone: NDArray[np.bool_]) -> tuple[Part, ...]
         return parts
     for part in parts:
         stay = part.positions[~gone & (part.positions >= 0)]
-        # A column that is constant in some fold is not in that fold's basis.
+        # Pivots of columns that are not swept can be zero, and would be divided by.
         if not np.all(to_host(part.tableau.pivots)[:, stay] < -0.5):
             return parts
     xp = namespace(parts[0].tableau.pivots)
