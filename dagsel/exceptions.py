@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 __all__ = [
+    "CheckpointError",
     "DagselError",
     "DagselWarning",
     "DataError",
@@ -28,6 +29,10 @@ class DataError(DagselError, ValueError):
 
 class ScoringError(DagselError, ValueError):
     """No candidate of a round has a usable score, or a candidate failed to fit."""
+
+
+class CheckpointError(DagselError, ValueError):
+    """A journal is that of another selection, is damaged, or cannot be read or written."""
 
 
 class NotCertifiedError(DagselError):

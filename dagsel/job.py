@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -22,12 +23,14 @@ from dagsel.criterion_rules import (
 )
 from dagsel.data.folds import draw_folds
 from dagsel.data.one_hot import Coding, Columns
-from dagsel.engines.base import Executor, Problem
+from dagsel.engines.base import Engine, Executor, Problem
 from dagsel.engines.registry import EngineName
-from dagsel.exceptions import DagselWarning
+from dagsel.exceptions import CheckpointError, DagselWarning
 from dagsel.executors.choice import choose_executor
 from dagsel.executors.local import LocalExecutor
 from dagsel.features import feature_columns, groups_of
+from dagsel.identity import identity
+from dagsel.journal import Journal
 from dagsel.monitor import Monitor
 from dagsel.opening import Categories, open_rows
 from dagsel.plan import Plan, make_plan, refits_fit
@@ -66,6 +69,12 @@ class Job:
         Which columns of the table stand for the user's own, where some were coded.
     routing : bool or None
         Whether scikit-learn's metadata routing is enabled while the job runs; `None`: as it is.
+    checkpoint : path, URL or None
+        The folder of its journal.
+    command : mapping or None
+        The command line's options, which the journal keeps for `dagsel resume`.
+    anew : bool
+        Whether a journal that is there is deleted.
     selection : Selection
         Filled round by round, so that what was decided outlives any failure.
     """
@@ -77,7 +86,11 @@ class Job:
     audit: int = 0
     coding: Coding | None = None
     routing: bool | None = None
+    checkpoint: str | os.PathLike[str] | None = None
+    command: Mapping[str, Any] | None = None
+    anew: bool = False
     selection: Selection = field(init=False)
+    _journal: Journal | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.selection = Selection(
@@ -108,6 +121,40 @@ class Job:
         """Return the user's own columns of a subset of features, ascending."""
         return tuple(sorted(column for feature in subset for column in self.features[feature]))
 
+    def open_journal(self) -> None:
+        """Open the journal, if there is to be one, and go to where it ends.
+
+        Raises
+        ------
+        CheckpointError
+            If it is that of another selection, or cannot be used.
+        """
+        if self.checkpoint is None or self._journal is not None:
+            return
+        # Before the search is moved.
+        known = identity(self.problem, self.search)
+        journal = Journal.open(self.checkpoint, known, anew=self.anew)
+        if journal.record is not None:
+            self._go_on(journal.record.selection)
+        journal.begin(self.selection, known, self.command)
+        self._journal = journal
+
+    def _go_on(self, before: Selection) -> None:
+        """Take over what was decided before."""
+        for done in before.rounds:
+            try:
+                self.search.replay(done.move)
+            except ValueError as error:
+                msg = (
+                    f"round {done.number} of the journal in {self.checkpoint} cannot be made by "
+                    f"this search, which goes to {self.search.target_size} features: {error}"
+                )
+                raise CheckpointError(msg) from error
+            self.selection.record(done.move, done.seconds, done.engine)
+        self.selection.audit = before.audit
+        if before.complete and before.stop_reason is not None:
+            self.search.stop(before.stop_reason)
+
     def run(self, monitor: Monitor, max_seconds: float | None = None) -> Selection:
         """Run the search to its end, or until so many seconds have passed.
 
@@ -118,11 +165,18 @@ class Job:
         """
         routing = self.routing
         with nullcontext() if routing is None else config_context(enable_metadata_routing=routing):
-            return self._run(monitor, max_seconds)
+            self.open_journal()
+            try:
+                return self._run(monitor, max_seconds)
+            finally:
+                if self._journal is not None:
+                    self._journal.close()
 
     def _run(self, monitor: Monitor, max_seconds: float | None) -> Selection:
 
         def record(decided: Decided, rounds_left: int) -> None:
+            if self._journal is not None:
+                self._journal.append((decided.move, decided.seconds, decided.engine))
             done = self.selection.record(decided.move, decided.seconds, decided.engine)
             monitor.round(done, rounds_left)
 
@@ -131,20 +185,33 @@ class Job:
         if self.plan.warning is not None:
             notes.note(self.plan.warning)
             warnings.warn(self.plan.warning, DagselWarning, stacklevel=2)
+        engines, shards = self._engines()
+        if self.selection.rounds:
+            monitor.phase(f"{len(self.selection.rounds)} rounds were decided before")
         self.selection.stop_reason = run_search(
             self.problem,
             self.search,
-            self.plan.engines,
+            engines,
             self.executor,
             record,
             notes,
-            shards=self.plan.shards,
+            shards=shards,
             max_seconds=max_seconds,
+            one_by_one=self._journal is not None,
         )
         self.selection.complete = True
-        if self.audit:
+        if self.audit and self.selection.audit is None:
             self._audit(notes)
+        if self._journal is not None:
+            self._journal.end(self.selection)
         return self.selection
+
+    def _engines(self) -> tuple[Sequence[Engine], Sequence[int]]:
+        """Return the engines, from the one on that scored the last round, and their shards."""
+        names = [engine.name for engine in self.plan.engines]
+        last = self.selection.rounds[-1].engine if self.selection.rounds else None
+        first = names.index(last) if last in names else 0
+        return self.plan.engines[first:], self.plan.shards[first:]
 
     def _audit(self, monitor: Monitor) -> None:
         monitor.phase(f"auditing {self.audit} rounds")
@@ -206,6 +273,7 @@ def open_job(
     criterion: CriterionName | Criterion | None = None,
     alpha: float = 0.05,
     audit: int = 0,
+    checkpoint: str | os.PathLike[str] | None = None,
 ) -> Job:
     """Turn a front door's parameters into a job.
 
@@ -246,6 +314,8 @@ def open_job(
         Level of the test with the criterion "p_value".
     audit : int
         How many decided rounds to score again by refits.
+    checkpoint : path or URL, optional
+        See `Job`.
 
     Raises
     ------
@@ -293,4 +363,4 @@ def open_job(
     if audit and not refits_fit(problem, search, executor, memory):
         msg = f"audit={audit} scores rounds again by refits, and the table is too large for them"
         raise ValueError(msg)
-    return Job(problem, search, executor, plan, audit, coding, routing)
+    return Job(problem, search, executor, plan, audit, coding, routing, checkpoint)

@@ -8,6 +8,7 @@ purpose, is listed in the class's notes.
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Hashable, Sequence
@@ -78,7 +79,7 @@ class SequentialFeatureSelector(MetaEstimatorMixin, HoldsClient):
         See `dagsel.SequentialFeatureSelector`.
     client : distributed.Client, optional
         Where to run. `None` is the active Dask client if there is one, and this process if not.
-    step, patience, max_seconds
+    step, patience, max_seconds, checkpoint
         See `dagsel.SequentialFeatureSelector`. `patience` is for a tuple, "best" and
         "parsimonious".
 
@@ -130,6 +131,7 @@ class SequentialFeatureSelector(MetaEstimatorMixin, HoldsClient):
         step: int | float = 1,
         patience: int | None = None,
         max_seconds: float | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
     ) -> None:
         self.estimator = estimator
         self.k_features = k_features
@@ -149,6 +151,7 @@ class SequentialFeatureSelector(MetaEstimatorMixin, HoldsClient):
         self.step = step
         self.patience = patience
         self.max_seconds = max_seconds
+        self.checkpoint = checkpoint
 
     # Before any fit, as in mlxtend.
     fitted = False
@@ -226,6 +229,7 @@ class SequentialFeatureSelector(MetaEstimatorMixin, HoldsClient):
         """
         self._reset()
         job = self._open(X, y, groups, fit_params)
+        job.open_journal()
         self._start(job)
         try:
             job.run(_Counter(self.verbose, job.search.target_size), self.max_seconds)
@@ -276,6 +280,7 @@ class SequentialFeatureSelector(MetaEstimatorMixin, HoldsClient):
             client=self.client,
             n_jobs=self.n_jobs,
             clone_estimator=self.clone_estimator,
+            checkpoint=self.checkpoint,
             monitor=LogMonitor(),  # what else there is to print begins with the search
         )
 

@@ -283,7 +283,19 @@ class Selection:
         path_or_buf : path or text file, optional
             Where to write; None returns the text.
         """
-        content = {
+        text = json.dumps(self.to_dict(), allow_nan=False, ensure_ascii=False)
+        if path_or_buf is None:
+            return text
+        if isinstance(path_or_buf, (str, os.PathLike)):
+            with open(path_or_buf, "w", encoding="utf-8") as file:
+                file.write(text)
+        else:
+            path_or_buf.write(text)
+        return None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `to_json` writes, as an object for JSON."""
+        return {
             "format": _FORMAT,
             "version": _VERSION,
             "n_features_in": self.n_features_in,
@@ -299,15 +311,6 @@ class Selection:
             "audit": None if self.audit is None else self.audit.to_dict(),
             "rounds": encode_rounds((done.move, done.seconds, done.engine) for done in self.rounds),
         }
-        text = json.dumps(content, allow_nan=False, ensure_ascii=False)
-        if path_or_buf is None:
-            return text
-        if isinstance(path_or_buf, (str, os.PathLike)):
-            with open(path_or_buf, "w", encoding="utf-8") as file:
-                file.write(text)
-        else:
-            path_or_buf.write(text)
-        return None
 
     @classmethod
     def from_json(cls, source: str | os.PathLike[str] | TextIO) -> Selection:
@@ -331,13 +334,14 @@ class Selection:
         else:
             text = source.read()
         try:
-            return cls._from_content(json.loads(text))
+            return cls.from_dict(json.loads(text))
         except (KeyError, TypeError, ValueError, IndexError) as error:
             msg = f"this is not the JSON of a selection, version {_VERSION}: {error!r}"
             raise DataError(msg) from error
 
     @classmethod
-    def _from_content(cls, content: dict[str, Any]) -> Selection:
+    def from_dict(cls, content: dict[str, Any]) -> Selection:
+        """Return the selection of which `to_dict` made an object for JSON."""
         if (content["format"], content["version"]) != (_FORMAT, _VERSION):
             msg = f"it says format {content['format']!r}, version {content['version']!r}"
             raise ValueError(msg)

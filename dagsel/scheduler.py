@@ -69,6 +69,7 @@ class Session:
     told_failures: bool = False
     deadline: float | None = None  # of `perf_counter`
     referee: Session | None = None  # refits, which decide rounds that the engine cannot
+    one_by_one: bool = False  # whether rounds are told of one at a time where that costs nothing
     n_contests: int = 0
     _shards: list[Handle | None] | None = None
     _refreshed_at: tuple[int, ...] | None = None
@@ -170,6 +171,8 @@ class Session:
         return played  # type: ignore[no-any-return]
 
     def _n_requests(self) -> int:
+        if self.one_by_one and self.executor.in_process:
+            return 1
         if self.seconds_per_request is None:
             # The first task also opens the state; in process it must be short to report soon. With
             # a deadline it is there to measure.
@@ -282,6 +285,7 @@ def run_search(
     *,
     shards: Sequence[int] = (),
     max_seconds: float | None = None,
+    one_by_one: bool = False,
 ) -> StopReason | None:
     """Run a search to its end, or until its time is up.
 
@@ -303,6 +307,9 @@ def run_search(
         How many shards each engine is divided into, if its axis is "folds"; one by default.
     max_seconds : float, optional
         No round is begun after so many seconds, except the first. Reading the rows counts.
+    one_by_one : bool
+        Whether `record` is called between any two rounds, in this process. Rounds that one task
+        plays on a worker, of about a second, are told of together all the same.
 
     Returns
     -------
@@ -317,7 +324,12 @@ def run_search(
     deadline = None if max_seconds is None else perf_counter() + max_seconds
     for number, engine in enumerate(engines):
         session = Session(
-            engine, problem, executor, shards[number] if shards else 1, deadline=deadline
+            engine,
+            problem,
+            executor,
+            shards[number] if shards else 1,
+            deadline=deadline,
+            one_by_one=one_by_one,
         )
         if engine.name != engines[-1].name == "refit":
             session.referee = Session(engines[-1], problem, executor, 1)

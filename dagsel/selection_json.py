@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from dagsel.moves import Move, pack
 
-__all__ = ["decode_name", "decode_rounds", "encode_name", "encode_rounds"]
+__all__ = [
+    "Decided",
+    "decode_name",
+    "decode_rounds",
+    "encode_name",
+    "encode_round",
+    "encode_rounds",
+]
 
 Decided = tuple[Move, float, str]  # the move, the seconds it took, the engine that scored it
 
@@ -19,27 +26,33 @@ Decided = tuple[Move, float, str]  # the move, the seconds it took, the engine t
 def encode_rounds(decided: Iterable[Decided]) -> list[dict[str, Any]]:
     """Return each round as an object for JSON, numbers exact."""
     entries = []
-    previous = b""
-    for move, seconds, engine in decided:
-        entry: dict[str, Any] = {"action": move.action, "feature": move.feature}
-        if len(move.features) > 1:
-            entry["moved"] = move.features
-        # A mask is only written where it does not follow from the one before by moving `feature`.
-        if move.mask != _toggled(previous, move.feature):
-            entry["features"] = move.subset
-        previous = move.mask
-        entry["fold_scores"] = [_encode_float(score) for score in move.fold_scores]
-        entry["mean"] = _encode_float(move.mean)
-        entry["runner_up"] = move.runner_up
-        runner_up_mean = move.runner_up_mean
-        entry["runner_up_mean"] = None if runner_up_mean is None else _encode_float(runner_up_mean)
-        entry["tied"] = move.tied
-        entry["n_candidates"] = move.n_candidates
-        entry["rounding"] = _encode_float(move.rounding)
-        entry["seconds"] = _encode_float(seconds)
-        entry["engine"] = engine
-        entries.append(entry)
+    before = b""
+    for each in decided:
+        entries.append(encode_round(each, before))
+        before = each[0].mask
     return entries
+
+
+def encode_round(decided: Decided, before: bytes) -> dict[str, Any]:
+    """Return a round as an object for JSON; `before` is the mask of the round before it."""
+    move, seconds, engine = decided
+    entry: dict[str, Any] = {"action": move.action, "feature": move.feature}
+    if len(move.features) > 1:
+        entry["moved"] = move.features
+    # A mask is only written where it does not follow from the one before by moving `feature`.
+    if move.mask != _toggled(before, move.feature):
+        entry["features"] = move.subset
+    entry["fold_scores"] = [_encode_float(score) for score in move.fold_scores]
+    entry["mean"] = _encode_float(move.mean)
+    entry["runner_up"] = move.runner_up
+    runner_up_mean = move.runner_up_mean
+    entry["runner_up_mean"] = None if runner_up_mean is None else _encode_float(runner_up_mean)
+    entry["tied"] = move.tied
+    entry["n_candidates"] = move.n_candidates
+    entry["rounding"] = _encode_float(move.rounding)
+    entry["seconds"] = _encode_float(seconds)
+    entry["engine"] = engine
+    return entry
 
 
 def _toggled(mask: bytes, feature: int | None) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Sequence
 from copy import copy
@@ -158,6 +159,11 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
         each, in pandas and polars frames, a column of zeros and ones for every level that occurs;
         they move as one, and results speak of the column as it was. Files are then read as a
         whole. The estimator gets a frame of numbers.
+    checkpoint : path or URL, optional
+        Folder for a journal: every round is appended to it as soon as it is decided. `fit` with a
+        folder that holds the journal of the same selection goes on where that ends, without
+        scoring a decided round again; with the journal of another one it is an error that says
+        what differs. See `dagsel.load_checkpoint`.
 
     Attributes
     ----------
@@ -216,6 +222,7 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
         audit: int = 0,
         weighted_scores: bool = False,
         categories: Categories = "error",
+        checkpoint: str | os.PathLike[str] | None = None,
     ) -> None:
         self.estimator = estimator
         self.n_features_to_select = n_features_to_select
@@ -238,6 +245,7 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
         self.audit = audit
         self.weighted_scores = weighted_scores
         self.categories = categories
+        self.checkpoint = checkpoint
 
     def fit(self, X: Any, y: Any = None, groups: Any = None, **fit_params: Any) -> Any:
         """Select features.
@@ -274,9 +282,12 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
             For data that cannot be used; says which column and rows.
         ScoringError
             If no candidate of a round has a score.
+        CheckpointError
+            If `checkpoint` holds another selection, or cannot be read or written.
         """
         monitor = monitor_for(self.verbose)
         job = self._open(X, y, groups, fit_params, monitor)
+        job.open_journal()
         self._start(job)
         job.run(monitor, self.max_seconds)
         selected = self._conclude(job)
@@ -374,6 +385,8 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
             extras.update(criterion=self.criterion, alpha=self.alpha)
         if self.audit:
             extras.update(audit=self.audit)
+        if self.checkpoint is not None:
+            extras.update(checkpoint=self.checkpoint)
         return extras
 
     def _check_parameters(self) -> None:

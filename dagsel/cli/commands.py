@@ -1,4 +1,4 @@
-"""`dagsel select` and `dagsel plan`.
+"""`dagsel select`, `dagsel resume` and `dagsel plan`.
 
 Exit codes: 0 done; 1 the run failed; 2 the command or its input cannot be used; 130 and 143 ended
 by Ctrl-C and SIGTERM.
@@ -30,14 +30,16 @@ from dagsel.cli.errors import (
     run_stage,
 )
 from dagsel.cli.objects import make_estimator, make_splitter, scorer_name
-from dagsel.cli.options import Options, shared_options
+from dagsel.cli.options import Options, resume_options, shared_options
 from dagsel.cli.output import Output
 from dagsel.cli.progress import Reporter, reporting
+from dagsel.cli.recorded import recorded, restored
 from dagsel.cli.where import connected
 from dagsel.data.sources import open_table, scan
 from dagsel.engines.linear_model import final_step
 from dagsel.executors.choice import choose_executor, runner
 from dagsel.job import Job
+from dagsel.journal import read_journal
 from dagsel.plan import Plan
 from dagsel.results import Selection
 from dagsel.selector import Selected, SequentialFeatureSelector
@@ -73,17 +75,60 @@ def command() -> None:
     show_default=True,
     help="Of the table of rounds in the output folder.",
 )
-@click.option("--force", is_flag=True, help="Replace results in the output folder.")
+@click.option(
+    "--checkpoint",
+    metavar="FOLDER",
+    help="Folder or URL for the journal, to which every round is appended as soon as it is "
+    "decided; by default the output folder. If it has one of the same selection, the run goes on "
+    "from its end.",
+)
+@click.option("--force", is_flag=True, help="Replace results and journal of an earlier run.")
 @click.pass_obj
 def select(
-    signals: Signals, options: Options, folder: Path | None, path_format: str, force: bool
+    signals: Signals,
+    options: Options,
+    folder: Path | None,
+    path_format: str,
+    checkpoint: str | None,
+    force: bool,
 ) -> None:
     """Select features of the table in DATA: CSV or Parquet files, patterns or URLs.
 
     Exit codes: 0 done; 1 the run failed; 2 the command or its input cannot be used; 130 and 143
-    ended by Ctrl-C and SIGTERM. What was decided before is in the output folder in any case.
+    ended by Ctrl-C and SIGTERM. What was decided before is in the output folder in any case, and
+    `dagsel resume` goes on from there.
     """
-    output = Output(folder, path_format, force)
+    where = str(folder) if checkpoint is None and folder is not None else checkpoint
+    _select(signals, options, Output(folder, path_format, force), where)
+
+
+@command.command()
+@click.argument("checkpoint")
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for the results; by default that of the command.",
+)
+@resume_options
+@click.pass_obj
+def resume(signals: Signals, given: dict[str, Any], checkpoint: str, folder: Path | None) -> None:
+    """Go on with the `dagsel select` whose journal is in CHECKPOINT: a folder or URL.
+
+    It was the command's --checkpoint or its output folder. The options are those of the command;
+    those about where to run can be given anew. Decided rounds are not scored again.
+    """
+    with input_stage(debug=bool(given["debug"])):
+        kept = read_journal(checkpoint).command
+    options = restored(kept, checkpoint, given)
+    assert kept is not None, "`restored` refuses journals without a command"
+    if folder is None and kept["folder"] is not None:
+        folder = Path(kept["folder"])
+    _select(signals, options, Output(folder, kept["path_format"]), checkpoint)
+
+
+def _select(signals: Signals, options: Options, output: Output, checkpoint: str | None) -> None:
     with (
         output.log(),
         reporting(signals, sys.stderr, quiet=options.quiet) as reporter,
@@ -91,6 +136,12 @@ def select(
     ):
         selector = _selector(options, client)
         job = _open(selector, options, client, reporter)
+        if checkpoint is not None:
+            folder = None if output.folder is None else str(output.folder.absolute())
+            job.checkpoint, job.anew = checkpoint, output.force
+            job.command = recorded(options, folder=folder, path_format=output.path_format)
+            with input_stage(debug=options.debug):
+                job.open_journal()
         _run(selector, job, options, output, reporter, signals)
 
 

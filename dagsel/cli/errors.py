@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import click
 
-from dagsel.exceptions import DagselError, DataError, ScoringError
+from dagsel.exceptions import CheckpointError, DagselError, DataError, ScoringError
 
 __all__ = [
     "FAILED",
@@ -191,6 +191,8 @@ def _reported(exit_code: int, known: tuple[type[Exception], ...], *, debug: bool
         raise
     except ScoringError as error:
         raise _command_error(error, FAILED, debug=debug) from error
+    except CheckpointError as error:
+        raise _command_error(error, exit_code, debug=debug) from error
     except DataError as error:
         raise _command_error(error, USAGE, debug=debug) from error
     except DagselError as error:

@@ -17,7 +17,7 @@ from dagsel.engines.registry import ENGINE_NAMES, EngineName
 from dagsel.opening import Categories
 from dagsel.search import Direction
 
-__all__ = ["Options", "shared_options"]
+__all__ = ["WHERE", "Options", "resume_options", "shared_options"]
 
 Pairs = tuple[tuple[str, Any], ...]
 Size = int | float | str | tuple[int, int]
@@ -191,6 +191,9 @@ def _many(name: str, metavar: str, text: str, **more: Any) -> Any:
     return click.option(name, multiple=True, metavar=metavar, help=text, **more)
 
 
+#: Options that say where to run, and nothing about what is selected.
+WHERE = ("n_jobs", "scheduler", "scheduler_file", "workers", "memory_limit")
+
 _DECORATORS = (
     click.argument("data", nargs=-1, required=True),
     _many("--target", "NAME", "Column to be predicted.", required=True),
@@ -242,12 +245,6 @@ _DECORATORS = (
         type=click.IntRange(min=1),
         metavar="SIZES",
         help="Stop after so many sizes without a better score.",
-    ),
-    click.option(
-        "--max-seconds",
-        type=click.FloatRange(min=0, min_open=True),
-        metavar="SECONDS",
-        help="Begin no round after so long, and take what was found until then.",
     ),
     click.option(
         "--direction",
@@ -308,6 +305,8 @@ _DECORATORS = (
         metavar="N",
         help="Score so many of the decided rounds again by refits, and report the difference.",
     ),
+)
+_WHERE = (
     click.option("--n-jobs", type=int, help="Processes for refits, without a cluster."),
     click.option("--scheduler", metavar="ADDRESS", help="Run on this Dask cluster."),
     click.option(
@@ -321,17 +320,27 @@ _DECORATORS = (
         help="Start this many worker processes here, for this run only.",
     ),
     click.option("--memory-limit", type=_Bytes(), metavar="BYTES", help="Of each, such as 4GiB."),
-    click.option(
-        "--timeout",
-        type=click.FloatRange(min=0, min_open=True),
-        default=20.0,
-        show_default=True,
-        metavar="SECONDS",
-        help="How long to wait for a scheduler, and then for its first worker.",
-    ),
+)
+_PRINTS = (
     click.option("--quiet", is_flag=True, help="Print errors only (and results)."),
     click.option("--debug", is_flag=True, help="Print the traceback of an error."),
 )
+
+
+def _max_seconds(text: str) -> Any:
+    kind = click.FloatRange(min=0, min_open=True)
+    return click.option("--max-seconds", type=kind, metavar="SECONDS", help=text)
+
+
+def _timeout(default: float | None) -> Any:
+    return click.option(
+        "--timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        default=default,
+        show_default=default is not None,
+        metavar="SECONDS",
+        help="How long to wait for a scheduler, and then for its first worker.",
+    )
 
 
 def shared_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -347,6 +356,29 @@ def shared_options(command: Callable[..., None]) -> Callable[..., None]:
             # Not left to click, which prints an empty line.
             raise error.ending(NOTHING) from error
 
-    for decorator in reversed(_DECORATORS):
+    limit = _max_seconds("Begin no round after so long, and take what was found until then.")
+    for decorator in reversed((*_DECORATORS, limit, *_WHERE, _timeout(20.0), *_PRINTS)):
+        packed = decorator(packed)
+    return packed
+
+
+def resume_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that do not change what is selected, as a dictionary by name.
+
+    What was not given is `None` there.
+    """
+    limit = _max_seconds("Begin no round after so long, from now on.")
+    decorators = (limit, *_WHERE, _timeout(None), *_PRINTS)
+    names = ("max_seconds", *WHERE, "timeout", "quiet", "debug")
+
+    @functools.wraps(command)
+    def packed(**values: Any) -> None:
+        given = {name: values.pop(name) for name in names}
+        try:
+            command(given, **values)
+        except Interrupted as error:
+            raise error.ending(NOTHING) from error
+
+    for decorator in reversed(decorators):
         packed = decorator(packed)
     return packed

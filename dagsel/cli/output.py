@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import platform
@@ -82,7 +83,7 @@ class Output:
 
     def _open_log(self, folder: Path) -> logging.Handler:
         there = [name for name in _RESULTS if (folder / name).exists()]
-        if there and not self.force:
+        if there and not self.force and not _incomplete(folder):
             msg = (
                 f"{folder} holds the results of an earlier run ({', '.join(there)}). Name another "
                 "folder, or replace them with --force."
@@ -126,6 +127,15 @@ class Output:
                 with suppress(OSError):
                     temporary.unlink()
         logger.info("written: %s", ", ".join(contents))
+
+
+def _incomplete(folder: Path) -> bool:
+    """Tell whether the results in a folder are those of a run that was ended before its time."""
+    try:
+        content = json.loads((folder / "selection.json").read_text(encoding="utf-8"))
+        return content["complete"] is False
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -122,6 +122,9 @@ class Table:
         The whole target, in the caller's dtype; n numbers, so it may live on the client.
     native : tuple of (Any, Any) or None
         The caller's own (features, target) where the whole table is in this process's memory.
+    content : str or None
+        Digest of what files hold: of the text of CSV files, of the metadata of Parquet files, with
+        the sizes and statistics of their columns. `None` for rows from elsewhere.
     """
 
     blocks: Sequence[Block]
@@ -130,6 +133,7 @@ class Table:
     names: tuple[Hashable, ...] | None
     target: NDArray[Any]
     native: tuple[Any, Any] | None = field(default=None, repr=False)
+    content: str | None = None
 
     @property
     def nbytes(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,12 +87,15 @@ class _File:
     target : list of ndarray
         One array per target column.
     target_types : tuple of str
+    checksum : int
+        Of the text.
     """
 
     rows: list[CsvRows]
     n_rows: list[int]
     target: list[NDArray[Any]]
     target_types: tuple[str, ...]
+    checksum: int
 
 
 @dataclass(frozen=True)
@@ -153,6 +157,7 @@ class _Columns:
         # A compressed file has no places to begin but its first byte.
         self.block_bytes = float("inf") if is_compressed(path) else scan.block_bytes
         self.total = 0
+        self.checksum = 0
         self.rows: list[CsvRows] = []
         self.n_rows: list[int] = []
         self.values: list[list[NDArray[Any]]] = [[] for _ in scan.target]
@@ -163,6 +168,7 @@ class _Columns:
         import pyarrow as pa
         from pyarrow import csv
 
+        self.checksum = crc32(piece, self.checksum)
         found = measure(piece)
         options = self.parser.options(found.parse_bytes, found.quoted, threads=True)
         try:
@@ -225,7 +231,7 @@ class _Columns:
         if is_compressed(self.path):
             rows = [replace(each, n_bytes=None) for each in rows]
         target = [np.concatenate(values) if values else np.empty(0) for values in self.values]
-        return _File(rows, self.n_rows, target, types)
+        return _File(rows, self.n_rows, target, types, self.checksum)
 
 
 def _in_large_chunks(rows: CsvRows, n_rows: int) -> CsvRows:
@@ -279,7 +285,14 @@ def csv_table(scan: Scan, run: Callable[..., Any]) -> Table:
         for rows, n in zip(file.rows, file.n_rows, strict=True):
             blocks.append(Block(start, start + n, reader, "file", rows))
             start += n
-    return Table(tuple(blocks), start, len(scan.features), scan.features, _target(files, types))
+    return Table(
+        tuple(blocks),
+        start,
+        len(scan.features),
+        scan.features,
+        _target(files, types),
+        content=" ".join(f"{file.checksum:08x}" for file in files),
+    )
 
 
 def _target(files: Sequence[_File], types: Sequence[str]) -> NDArray[Any]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -166,6 +168,7 @@ class _File:
 
     group_rows: tuple[int, ...]
     target: NDArray[Any]
+    checksum: int  # of the metadata: sizes and statistics of every column of every row group
 
 
 @dataclass(frozen=True)
@@ -187,7 +190,7 @@ class _ReadTarget:
             columns = [self._values(file, name) for name in scan.target]
         target = columns[0] if len(columns) == 1 else np.column_stack(columns)
         check_target(target, _place(where, 0))
-        return _File(rows, target)
+        return _File(rows, target, _checksum(metadata))
 
     def _values(self, file: Any, name: str) -> NDArray[Any]:
         import pyarrow as pa
@@ -199,6 +202,12 @@ class _ReadTarget:
             column = column.cast(pa.float64())
         values: NDArray[Any] = column.to_numpy()
         return infer_objects(values)
+
+
+def _checksum(metadata: Any) -> int:
+    written = BytesIO()
+    metadata.write_metadata_file(written)
+    return crc32(written.getbuffer())
 
 
 def _check_same(scan: Scan, layout: Layout, where: str) -> None:
@@ -238,7 +247,14 @@ def parquet_table(scan: Scan, run: Callable[..., Any]) -> Table:
             blocks.append(Block(start, start + rows, reader, "file", payload))
             start, first_row = start + rows, first_row + rows
     target = np.concatenate([file.target for file in files])
-    return Table(tuple(blocks), start, len(scan.features), scan.features, target)
+    return Table(
+        tuple(blocks),
+        start,
+        len(scan.features),
+        scan.features,
+        target,
+        content=" ".join(f"{file.checksum:08x}" for file in files),
+    )
 
 
 def _merged(group_rows: Sequence[int], limit: int) -> Iterator[tuple[tuple[int, ...], int]]:
