@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -25,7 +24,7 @@ from dagsel.data.folds import draw_folds
 from dagsel.data.one_hot import Coding, Columns
 from dagsel.engines.base import Engine, Executor, Problem
 from dagsel.engines.registry import EngineName
-from dagsel.exceptions import CheckpointError, DagselWarning
+from dagsel.exceptions import CheckpointError
 from dagsel.executors.choice import choose_executor
 from dagsel.executors.local import LocalExecutor
 from dagsel.features import feature_columns, groups_of
@@ -39,6 +38,7 @@ from dagsel.scheduler import Decided, audit_rounds, run_search
 from dagsel.scoring import resolve_scoring
 from dagsel.search import Search
 from dagsel.versions import versions
+from dagsel.warning import warn
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -134,9 +134,13 @@ class Job:
         # Before the search is moved.
         known = identity(self.problem, self.search)
         journal = Journal.open(self.checkpoint, known, anew=self.anew)
-        if journal.record is not None:
-            self._go_on(journal.record.selection)
-        journal.begin(self.selection, known, self.command)
+        try:
+            if journal.record is not None:
+                self._go_on(journal.record.selection)
+            journal.begin(self.selection, known, self.command)
+        except BaseException:
+            journal.close()
+            raise
         self._journal = journal
 
     def _go_on(self, before: Selection) -> None:
@@ -184,7 +188,7 @@ class Job:
         self.executor.progress.listener = monitor.progress
         if self.plan.warning is not None:
             notes.note(self.plan.warning)
-            warnings.warn(self.plan.warning, DagselWarning, stacklevel=2)
+            warn(self.plan.warning)
         engines, shards = self._engines()
         if self.selection.rounds:
             monitor.phase(f"{len(self.selection.rounds)} rounds were decided before")
@@ -203,7 +207,11 @@ class Job:
         if self.audit and self.selection.audit is None:
             self._audit(notes)
         if self._journal is not None:
-            self._journal.end(self.selection)
+            try:
+                self._journal.end(self.selection)
+            except CheckpointError as error:
+                # The selection is complete: that it cannot be noted down is no reason to lose it.
+                notes.note(str(error))
         return self.selection
 
     def _engines(self) -> tuple[Sequence[Engine], Sequence[int]]:
@@ -227,7 +235,7 @@ class Job:
         self.selection.notes.append(str(found))
         monitor.phase(str(found))
         if found.overturned or not found.difference <= _AUDIT_PASSES:
-            warnings.warn(f"{found}. Use engine='refit'.", DagselWarning, stacklevel=3)
+            warn(f"{found}. Use engine='refit'.")
 
 
 @dataclass
@@ -289,8 +297,8 @@ def open_job(
         See `dagsel.data.folds.draw_folds`.
     make_search : callable
         Called with the user's own columns and those of each feature; returns the search.
-    groups : array-like of shape (n_rows,), optional
-        For splitters that need them.
+    groups : array-like of shape (n_rows,) or str, optional
+        For splitters that need them; may be the label of a column of X.
     feature_groups : list of list, optional
         Columns, by position or name, that are moved as one.
     fit_params : mapping, optional
@@ -333,7 +341,13 @@ def open_job(
     if monitor is not None:
         executor.progress.listener = monitor.progress
     opened = open_rows(
-        X, y, executor, fit_params=fit_params, score_params=score_params, categories=categories
+        X,
+        y,
+        executor,
+        groups=groups,
+        fit_params=fit_params,
+        score_params=score_params,
+        categories=categories,
     )
     table, coding = opened.table, opened.coding
     classifier = is_classifier(estimator)
@@ -341,7 +355,7 @@ def open_job(
         check_target(table)
         cv = "none"
         opened = opened._replace(score_params=weights_in_scores(estimator, opened.fit_params))
-    folds = draw_folds(cv, table.n_rows, table.target, groups, classifier=classifier)
+    folds = draw_folds(cv, table.n_rows, table.target, opened.groups, classifier=classifier)
     features = feature_columns(feature_groups, opened.columns)
     problem = Problem(
         table=table,

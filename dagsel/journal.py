@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -113,9 +114,7 @@ class Journal:
             return
         header = {"format": _FORMAT, "version": _VERSION, "begun": now}
         content = {**selection.to_dict(), "rounds": []}
-        self._append(
-            {**header, "identity": identity, "command": command, "selection": content}, sync=True
-        )
+        self._append({**header, "identity": identity, "command": command, "selection": content})
 
     def append(self, decided: Decided) -> None:
         """Append a round.
@@ -188,12 +187,19 @@ def _read(lines: Lines) -> Record | None:
     entries, size = _intact(text, lines)
     if not entries:
         # A process that was killed while it wrote the first line has decided nothing.
-        if b"\n" in text or not _BEGINNING.startswith(text[9 : 9 + len(_BEGINNING)]):
+        if not _begins_a_header(text):
             raise _no_journal(lines)
         lines.cut(0)
         return None
     lines.cut(size)
     return _record(entries, lines)
+
+
+def _begins_a_header(text: bytes) -> bool:
+    """Tell whether a text can be the beginning of a first line."""
+    checksum, space, rest = text[:8], text[8:9], text[9:]
+    whole = rest.startswith(_BEGINNING) or _BEGINNING.startswith(rest)
+    return bool(re.fullmatch(b"[0-9a-f]*", checksum)) and space in b" " and whole
 
 
 def _intact(text: bytes, lines: Lines) -> tuple[list[dict[str, Any]], int]:
@@ -207,9 +213,10 @@ def _intact(text: bytes, lines: Lines) -> tuple[list[dict[str, Any]], int]:
             if number + 1 < len(parts):
                 if not entries:
                     raise _no_journal(lines)
+                n_rounds = sum("round" in each for each in entries)
                 msg = (
                     f"line {number + 1} of the journal in {lines.where} is damaged, and others "
-                    f"follow it. Delete it and those after it to go on from round {number - 2}"
+                    f"follow it. Delete it and those after it to go on from round {n_rounds}"
                 )
                 raise CheckpointError(msg)
             break

@@ -16,13 +16,8 @@ from dagsel.backend import independent_columns
 from dagsel.engines.linear_model import LinearModel
 from dagsel.engines.moments.dependent_start import dependent_start
 from dagsel.engines.moments.fold_start import FoldFacts, start_fold
-from dagsel.engines.moments.tableau_part import (
-    Candidates,
-    joined,
-    make_parts,
-    part_errors,
-    toggled,
-)
+from dagsel.engines.moments.part_errors import Candidates, part_errors
+from dagsel.engines.moments.tableau_part import joined, make_parts, toggled
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels import nullspace, tableau
 from dagsel.kernels.moments import column_sums, row_moments

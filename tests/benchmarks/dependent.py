@@ -3,7 +3,7 @@
     python tests/benchmarks/dependent.py null-space  # dependent columns against independent ones
     python tests/benchmarks/dependent.py rows        # the rows engine against moments
     python tests/benchmarks/dependent.py mnist       # 5,000 x 784 to 100, then an audit
-    python tests/benchmarks/dependent.py wide        # 64 x 6,830, 500 rounds: p >> n, and its memory
+    python tests/benchmarks/dependent.py wide        # 500 rounds of 64 x 6,830: p >> n, and memory
 
 Exits with 1 if a bound is missed.
 """
@@ -151,7 +151,8 @@ def wide() -> bool:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     print(
-        f"\n64 x 6,830, 500 rounds: {taken:.1f} s, peak {peak / 1e6:.0f} MB, table {X.nbytes / 1e6} MB"
+        f"\n64 x 6,830, 500 rounds: {taken:.1f} s, "
+        f"peak {peak / 1e6:.0f} MB, table {X.nbytes / 1e6} MB"
     )
     return verdict("peak over 5 folds of the table", peak / (5 * X.nbytes), 12.0)
 

@@ -15,7 +15,8 @@ from dagsel.engines.accuracy import MAX_RELATIVE_ERROR, TINY, explain_cutoff
 from dagsel.engines.base import ScoreTable
 from dagsel.engines.criteria.scores import Fits, RowFacts, criterion_scores
 from dagsel.engines.moments.fold_start import FullFit
-from dagsel.engines.moments.tableau_part import Candidates, Part, growth_of, part_errors
+from dagsel.engines.moments.part_errors import Candidates, part_errors
+from dagsel.engines.moments.tableau_part import Part, growth_of
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels.nullspace import NullSpace, nullity, redundancy
 from dagsel.kernels.tableau import Tableau, current_rows

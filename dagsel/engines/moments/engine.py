@@ -32,14 +32,8 @@ from dagsel.engines.linear_model import (
 from dagsel.engines.moments.accumulate import submit_moments
 from dagsel.engines.moments.criterion import CriterionFacts, score_by_criterion, with_full_model
 from dagsel.engines.moments.fold_start import FoldFacts, FoldStart, start_fold
-from dagsel.engines.moments.tableau_part import (
-    Candidates,
-    Part,
-    joined,
-    make_parts,
-    part_errors,
-    toggled,
-)
+from dagsel.engines.moments.part_errors import Candidates, part_errors
+from dagsel.engines.moments.tableau_part import Part, joined, make_parts, toggled
 from dagsel.exceptions import NotCertifiedError
 from dagsel.kernels.metrics import METRICS, Metric, score_from_errors
 from dagsel.kernels.moments import column_sums, sum_moments
@@ -224,7 +218,7 @@ class MomentsEngine:
         active = np.full(self.n_columns, first.full)
         facts = [start.facts for start in resident]
         state = MomentsState(
-            parts=make_parts(resident, self.n_columns, self.model.cutoff),
+            parts=make_parts(resident, self.n_columns, self.model.cutoff, self._largest_group),
             active=active,
             n_test=np.array([each.n_test for each in facts], dtype=np.float64),
             weight=np.array([each.weight for each in facts], dtype=np.float64),
@@ -236,6 +230,10 @@ class MomentsEngine:
         there = np.zeros_like(active)
         there[list(first.columns)] = True
         return self._toggled(state, there)
+
+    @property
+    def _largest_group(self) -> int:
+        return max(len(columns) for columns in self.columns)
 
     def _criterion_facts(self, start: FoldStart) -> CriterionFacts | None:
         """Return what the criterion needs; its only fold has all rows on both sides."""

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dagsel.backend import Array, namespace, to_device_of, to_host
-from dagsel.engines.accuracy import explain_cutoff
 from dagsel.engines.moments.fold_start import FoldStart
-from dagsel.exceptions import DriftedError, NotCertifiedError
+from dagsel.exceptions import DriftedError
 from dagsel.kernels.nullspace import (
     NullSpace,
     exchange_partner,
-    inverse_trace,
-    minimum_norm_errors,
     nullity,
     redundancy,
     take_columns,
@@ -31,30 +28,28 @@ from dagsel.kernels.tableau import (
     stack_folds,
     target_drift,
     toggle,
-    toggled_errors,
-    toggled_group_errors,
     with_room,
 )
 
 __all__ = [
-    "Candidates",
-    "Errors",
+    "DEPENDENT",
+    "REDUNDANT",
     "Part",
+    "changed",
     "growth_of",
     "joined",
     "make_parts",
-    "part_errors",
     "toggled",
 ]
 
 # Changes kept as factors before they are applied: more make reading a row slower, fewer apply the
 # matrix product more often. Flat between 96 and 192 for 1,000 to 5,000 columns.
 _PENDING = 128
-# Redundancy N_jj of a column: up to the first it is rounding, from the second on it can be divided
-# by. Between them it cannot be told along which direction refits would remove the column.
-_ESSENTIAL, _REDUNDANT = 1e-18, 1e-8
-# The same for what an inactive column adds to the active ones, of its squared length.
-_DEPENDENT, _INDEPENDENT = 1e-11, 1e-6
+#: Redundancy N_jj from which a column leaves along the null space.
+REDUNDANT = 1e-8
+#: What an inactive column adds to the active ones, of its squared length, up to which it depends on
+#: them.
+DEPENDENT = 1e-11
 # Coefficients that two ways of carrying them along give must agree to this, relatively. In long
 # runs on certified tables they do so to 1e-12 and better.
 _MAX_DRIFT = 1e-10
@@ -85,6 +80,9 @@ class Part:
         See `FoldStart`: where columns are dependent, growth of rounding is relative to it.
     growth : tuple of float
         By how much rounding had grown in each fold when its last redundant column left.
+    reserve : int
+        Changes that there must be room for: those of the largest group, which where columns are
+        dependent is scored by being toggled.
     """
 
     tableau: Tableau
@@ -96,6 +94,7 @@ class Part:
     cutoff: float | None = None
     inflation: float = 1.0
     growth: tuple[float, ...] = (1.0,)
+    reserve: int = 2
 
     def columns_at(self, positions: Sequence[int] | NDArray[np.intp]) -> NDArray[np.intp]:
         """Return the table's columns at positions of the tableau."""
@@ -105,50 +104,24 @@ class Part:
         return found
 
 
-class Candidates(NamedTuple):
-    """What a request asks to toggle.
-
-    Attributes
-    ----------
-    groups : sequence of tuple of int
-        Columns that move as one.
-    columns : ndarray of int
-        All of these columns, one after the other: of each candidate one, unless they are groups.
-    """
-
-    groups: Sequence[tuple[int, ...]]
-    columns: NDArray[np.intp]
-
-    @classmethod
-    def of(cls, groups: Sequence[tuple[int, ...]]) -> Candidates:
-        """Return the candidates that consist of groups of columns, or of single ones."""
-        return cls(groups, np.array([j for group in groups for j in group], dtype=np.intp))
-
-    @property
-    def single(self) -> bool:
-        """Whether every candidate is one column."""
-        return len(self.columns) == len(self.groups)
-
-
-class Errors(NamedTuple):
-    """Test errors of a request, for the folds of a part.
-
-    Attributes
-    ----------
-    errors : ndarray of shape (K, n_candidates, T)
-        Sums of squares after each candidate's toggle; of the subset itself if there is none.
-    growth : ndarray of shape (K, 1)
-        By how much rounding has grown since the start.
-    """
-
-    errors: NDArray[np.float64]
-    growth: NDArray[np.float64]
-
-
 def make_parts(
-    resident: Sequence[FoldStart], n_columns: int, cutoff: float | None
+    resident: Sequence[FoldStart], n_columns: int, cutoff: float | None, largest: int = 1
 ) -> tuple[Part, ...]:
-    """Return the parts of a shard's folds at their start: all columns active, or none."""
+    """Return the parts of a shard's folds at their start: all columns active, or none.
+
+    Parameters
+    ----------
+    resident : sequence of FoldStart
+        The folds.
+    n_columns : int
+        Columns of the table.
+    cutoff : float or None
+        See `LinearModel`.
+    largest : int
+        Columns of the largest group.
+    """
+    # An exchange makes two changes of the tableau.
+    reserve = 2 * largest
     regular = [fold for fold, start in enumerate(resident) if start.null is None]
     others = [(fold,) for fold, start in enumerate(resident) if start.null is not None]
     parts = []
@@ -160,7 +133,7 @@ def make_parts(
         stacked = stack_folds(xp, [start.tableau for start in starts])
         parts.append(
             Part(
-                tableau=with_room(xp, stacked, min(_PENDING, max(2, 2 * n_columns))),
+                tableau=with_room(xp, stacked, min(_PENDING, 2 * n_columns) + reserve),
                 positions=np.arange(n_columns),
                 folds=folds,
                 numbers=tuple(start.facts.fold for start in starts),
@@ -169,6 +142,7 @@ def make_parts(
                 cutoff=cutoff,
                 inflation=starts[0].everything.inflation,
                 growth=(1.0,) * len(folds),
+                reserve=reserve,
             )
         )
     return tuple(parts)
@@ -240,23 +214,26 @@ def toggled(part: Part, column: int, was_active: bool, gone: NDArray[np.bool_]) 
         among them.
     """
     xp = namespace(part.tableau.pivots)
+    part = changed(xp, part, column, was_active)
+    return part if part.tableau.room >= part.reserve else _tidied(xp, part, gone)
+
+
+def changed(xp: Any, part: Part, column: int, was_active: bool) -> Part:
+    """Return the part after the toggle of a column; there must be room for two changes."""
     position = int(part.positions[column])
     null = part.null
     if null is None:
-        part = replace(part, tableau=toggle(xp, part.tableau, position, was_active))
-    elif was_active and _is_redundant(xp, null, position):
-        part = _without_redundant(xp, part, null, position)
-    elif not was_active and float(part.tableau.pivots[0, position]) <= _DEPENDENT:
-        part = replace(part, null=with_null_vector(xp, part.tableau, null, position))
-    else:
-        tableau, null = toggled_with(xp, part.tableau, null, position)
-        part = replace(part, tableau=tableau, null=null)
-    # An exchange makes two changes of the tableau.
-    return part if part.tableau.room >= 2 else _tidied(xp, part, gone)
+        return replace(part, tableau=toggle(xp, part.tableau, position, was_active))
+    if was_active and _is_redundant(xp, null, position):
+        return _without_redundant(xp, part, null, position)
+    if not was_active and float(part.tableau.pivots[0, position]) <= DEPENDENT:
+        return replace(part, null=with_null_vector(xp, part.tableau, null, position))
+    tableau, null = toggled_with(xp, part.tableau, null, position)
+    return replace(part, tableau=tableau, null=null)
 
 
 def _is_redundant(xp: Any, null: NullSpace, position: int) -> bool:
-    return nullity(null) > 0 and float(redundancy(xp, null)[position]) >= _REDUNDANT
+    return nullity(null) > 0 and float(redundancy(xp, null)[position]) >= REDUNDANT
 
 
 def _without_redundant(xp: Any, part: Part, null: NullSpace, position: int) -> Part:
@@ -306,140 +283,3 @@ def _tidied(xp: Any, part: Part, gone: NDArray[np.bool_]) -> Part:
         msg = f"rounding has built up in the tableau of a fold, to {drift:.0e} of its coefficients"
         raise DriftedError(msg)
     return part
-
-
-def part_errors(part: Part, candidates: Candidates, active: NDArray[np.bool_]) -> Errors:
-    """Return the test errors after toggling each candidate; without any, of the subset itself.
-
-    Parameters
-    ----------
-    part : Part
-        At the subset.
-    candidates : Candidates
-        Which.
-    active : ndarray of bool of shape (n_columns,)
-        The columns in the model.
-
-    Raises
-    ------
-    NotCertifiedError
-        If the errors could be wrong.
-    """
-    xp = namespace(part.tableau.pivots)
-    positions = part.positions[candidates.columns]
-    if np.any(positions < 0):
-        msg = "a candidate is no longer in the tableau"
-        raise RuntimeError(msg)
-    if part.null is not None:
-        return _dependent_errors(xp, part, part.null, candidates, active)
-    if not candidates.groups:
-        errors = np.maximum(to_host(part.tableau.errors), 0.0)[:, None, :]
-    elif candidates.single:
-        errors = to_host(toggled_errors(xp, part.tableau))[:, positions, :]
-    else:
-        errors = _group_errors(xp, part, candidates.groups)
-    return Errors(errors, growth_of(part)[:, None])
-
-
-def _group_errors(
-    xp: Any, part: Part, candidates: Sequence[tuple[int, ...]]
-) -> NDArray[np.float64]:
-    n_targets = part.tableau.errors.shape[1]
-    errors = np.empty((len(part.folds), len(candidates), n_targets))
-    sizes = np.array([len(columns) for columns in candidates])
-    for size in np.unique(sizes):
-        rows = np.flatnonzero(sizes == size)
-        positions = part.positions[np.array([candidates[int(row)] for row in rows])]
-        groups = to_device_of(part.tableau.pivots, positions)
-        found, dependent = toggled_group_errors(xp, part.tableau, groups)
-        _refuse_dependent_groups(part, to_host(dependent), positions)
-        errors[:, rows, :] = to_host(found)
-    return errors
-
-
-def _refuse_dependent_groups(
-    part: Part, dependent: NDArray[np.bool_], positions: NDArray[np.intp]
-) -> None:
-    if not dependent.any():
-        return
-    fold, group = (int(each[0]) for each in np.nonzero(dependent))
-    column = int(part.columns_at(positions[group])[0])
-    msg = (
-        f"in the training rows of fold {part.numbers[fold]} the columns of the group that "
-        "column {column} belongs to are almost linearly dependent"
-    )
-    raise NotCertifiedError(msg, column)
-
-
-def _dependent_errors(
-    xp: Any,
-    part: Part,
-    null: NullSpace,
-    candidates: Candidates,
-    active: NDArray[np.bool_],
-) -> Errors:
-    """Return minimum-norm errors, if it is certain which columns are redundant or dependent."""
-    there = np.zeros(part.tableau.n_columns, dtype=np.bool_)
-    there[part.positions[active & (part.positions >= 0)]] = True
-    chosen = part.positions[candidates.columns]
-    wanted = np.zeros_like(there)
-    wanted[chosen] = True
-    pivots = to_host(part.tableau.pivots)[0]
-    redundant = np.zeros_like(pivots) if nullity(null) == 0 else to_host(redundancy(xp, null))
-    _check_told_apart(part, redundant, wanted & there, _ESSENTIAL, _REDUNDANT)
-    _check_told_apart(part, pivots, wanted & ~there, _DEPENDENT, _INDEPENDENT)
-    if not candidates.single:
-        msg = (
-            f"groups of several columns are to be moved where columns of fold {part.numbers[0]} "
-            "are linearly dependent"
-        )
-        raise NotCertifiedError(msg)
-    along = there & (redundant >= _REDUNDANT)
-    dependent = np.flatnonzero(wanted & ~there & (pivots <= _DEPENDENT))
-    errors, current = minimum_norm_errors(
-        xp,
-        part.tableau,
-        null,
-        to_device_of(part.tableau.pivots, along),
-        to_device_of(part.tableau.pivots, dependent),
-    )
-    _check_cutoff(xp, part, null, there, wanted & along)
-    found = to_host(errors)[:, chosen, :] if candidates.groups else to_host(current)[:, None, :]
-    return Errors(found, growth_of(part)[:, None])
-
-
-def _check_told_apart(
-    part: Part, values: NDArray[np.float64], asked: NDArray[np.bool_], low: float, high: float
-) -> None:
-    unsure = asked & (values > low) & (values < high)
-    if not unsure.any():
-        return
-    column = int(part.columns_at([int(np.flatnonzero(unsure)[0])])[0])
-    msg = (
-        f"in the training rows of fold {part.numbers[0]} column {{column}} is almost, but not "
-        "quite, a linear combination of the others, so that it cannot be told what the estimator "
-        "makes of it"
-    )
-    raise NotCertifiedError(msg, column)
-
-
-def _check_cutoff(
-    xp: Any, part: Part, null: NullSpace, there: NDArray[np.bool_], leaving: NDArray[np.bool_]
-) -> None:
-    """Make sure that no candidate's refit finds a singular value near the estimator's cutoff.
-
-    Without redundant columns in the model removals only make conditioning better. A redundant
-    column that leaves can make it worse.
-    """
-    if part.cutoff is None or nullity(null) == 0:
-        return
-    device = part.tableau.pivots
-    trace, without = inverse_trace(xp, part.tableau, null, to_device_of(device, there))
-    metric = to_host(null.metric)
-    largest = float(np.sum(1 / metric[there & (metric > 0)]))
-    worst = float(trace)
-    if leaving.any():
-        worst = max(worst, float(np.max(to_host(without)[leaving])))
-    size = 1 / np.sqrt(max(worst, 0.0) * largest) if worst > 0 and largest > 0 else 1.0
-    if not size > 2 * part.cutoff:
-        raise NotCertifiedError(explain_cutoff(part.numbers[0], float(size), part.cutoff))
