@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import getLogger
@@ -24,11 +23,13 @@ from dagsel.engines.paths.refit import ImportanceGetter, refit_path
 from dagsel.engines.paths.rows import RowsElimination
 from dagsel.engines.paths.tableau import TableauElimination
 from dagsel.engines.refit import RefitEngine, concatenated
-from dagsel.exceptions import DagselError, DagselWarning, NotCertifiedError, ScoringError
+from dagsel.exceptions import DagselError, NotCertifiedError, ScoringError
 from dagsel.executors.choice import choose_executor
 from dagsel.opening import open_rows
 from dagsel.plan import shortfall
+from dagsel.scoring import check_suits
 from dagsel.search import Search
+from dagsel.warning import warn
 from dagsel.worker_loss import through_losses
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class EliminationJob:
         end = "" if refused.endswith("?") else "."
         text = f"{refused}{end} The models are refitted instead, which is slower."
         logger.warning("%s", text)
-        warnings.warn(text, DagselWarning, stacklevel=5)
+        warn(text)
         return None
 
     def _paths_of(
@@ -292,8 +293,8 @@ def open_elimination(
         See `dagsel.data.folds.draw_folds`; "none" for no folds but the one of all rows.
     getter, engine, client, n_jobs, verbose
         See `dagsel.RFECV`.
-    groups : array-like of shape (n_rows,), optional
-        For splitters that need them.
+    groups : array-like of shape (n_rows,) or str, optional
+        For splitters that need them; may be the label of a column of X.
     fit_params, score_params : mapping, optional
         Passed to the estimator's `fit` and to the scorer, sliced by rows; weights in them may be
         the label of a column of X.
@@ -302,11 +303,14 @@ def open_elimination(
         msg = f"engine must be one of {', '.join(get_args(EliminationEngine))}; got {engine!r}"
         raise ValueError(msg)
     executor = choose_executor(client, n_jobs)
-    opened = open_rows(X, y, executor, fit_params=fit_params, score_params=score_params)
+    opened = open_rows(
+        X, y, executor, groups=groups, fit_params=fit_params, score_params=score_params
+    )
     table = opened.table
+    check_suits(scoring, estimator, table.target)
     problem = Problem(
         table=table,
-        folds=_with_all_rows(cv, table, groups, classifier=is_classifier(estimator)),
+        folds=_with_all_rows(cv, table, opened.groups, classifier=is_classifier(estimator)),
         estimator=estimator,
         scoring=scoring,
         features=tuple((column,) for column in range(table.n_columns)),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dagsel.data.one_hot import Columns
+from dagsel.data.values import column_label
 
 __all__ = ["feature_columns", "features_of_columns", "groups_of", "resolve_columns"]
 
@@ -33,7 +34,12 @@ def feature_columns(
     if np.any(counts != 1):
         column = int(np.flatnonzero(counts != 1)[0])
         times = "in no group" if counts[column] == 0 else f"in {counts[column]} groups"
-        msg = f"feature_groups must hold every column exactly once; column {column} is {times}"
+        label = column_label(table.names, column)
+        msg = (
+            f"feature_groups must hold every column exactly once; column {label} is {times}. A "
+            "column that is to move by itself is a group of one: "
+            f"[{label if table.names else column}]"
+        )
         raise ValueError(msg)
     return groups
 
@@ -78,7 +84,11 @@ def _position(item: Hashable, names: Sequence[Hashable], n_columns: int) -> int 
 
 
 def features_of_columns(
-    columns: Iterable[int], features: Sequence[tuple[int, ...]], *, what: str
+    columns: Iterable[int],
+    features: Sequence[tuple[int, ...]],
+    names: Sequence[Hashable] | None,
+    *,
+    what: str,
 ) -> tuple[int, ...]:
     """Return the features that some columns make up.
 
@@ -92,8 +102,8 @@ def features_of_columns(
     for number, group in enumerate(features):
         inside = wanted.intersection(group)
         if inside and len(inside) < len(group):
-            missing = sorted(set(group) - inside)
-            msg = f"{what} holds only a part of a feature group: columns {missing} are missing"
+            missing = [column_label(names, column) for column in sorted(set(group) - inside)]
+            msg = f"{what} holds only a part of a feature group, without {', '.join(missing)}"
             raise ValueError(msg)
         if inside:
             chosen.append(number)

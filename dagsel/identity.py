@@ -126,7 +126,7 @@ def _described(estimator: Any) -> str:
 
 def _of_search(search: Search) -> Identity:
     """Return what decides between scores; how far a search goes changes none of its rounds."""
-    names = ("direction", "floating", "fixed", "tie_rule", "tol", "threshold", "step")
+    names = ("direction", "floating", "fixed", "tie_rule", "tol", "strict", "threshold", "step")
     found = {name: getattr(search, name) for name in (*names, "score_start")}
     return {name: list(each) if isinstance(each, tuple) else each for name, each in found.items()}
 

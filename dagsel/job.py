@@ -24,6 +24,7 @@ from dagsel.data.folds import draw_folds
 from dagsel.data.one_hot import Coding, Columns
 from dagsel.engines.base import Engine, Executor, Problem
 from dagsel.engines.registry import EngineName
+from dagsel.exact_fit import explain_exact_fit
 from dagsel.exceptions import CheckpointError
 from dagsel.executors.choice import choose_executor
 from dagsel.executors.local import LocalExecutor
@@ -35,7 +36,7 @@ from dagsel.opening import Categories, open_rows
 from dagsel.plan import Plan, make_plan, refits_fit
 from dagsel.results import Selection
 from dagsel.scheduler import Decided, audit_rounds, run_search
-from dagsel.scoring import resolve_scoring
+from dagsel.scoring import check_suits, resolve_scoring
 from dagsel.search import Search
 from dagsel.versions import versions
 from dagsel.warning import warn
@@ -91,6 +92,7 @@ class Job:
     anew: bool = False
     selection: Selection = field(init=False)
     _journal: Journal | None = field(default=None, init=False)
+    _told_exact_fit: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.selection = Selection(
@@ -177,14 +179,19 @@ class Job:
                     self._journal.close()
 
     def _run(self, monitor: Monitor, max_seconds: float | None) -> Selection:
+        notes = _NotingMonitor(monitor, self.selection.notes)
 
         def record(decided: Decided, rounds_left: int) -> None:
             if self._journal is not None:
                 self._journal.append((decided.move, decided.seconds, decided.engine))
             done = self.selection.record(decided.move, decided.seconds, decided.engine)
             monitor.round(done, rounds_left)
+            # Told once, and as soon as it shows.
+            if not self._told_exact_fit and (odd := explain_exact_fit(self.problem, done)):
+                self._told_exact_fit = True
+                notes.note(odd)
+                warn(odd)
 
-        notes = _NotingMonitor(monitor, self.selection.notes)
         self.executor.progress.listener = monitor.progress
         if self.plan.warning is not None:
             notes.note(self.plan.warning)
@@ -357,13 +364,13 @@ def open_job(
         opened = opened._replace(score_params=weights_in_scores(estimator, opened.fit_params))
     folds = draw_folds(cv, table.n_rows, table.target, opened.groups, classifier=classifier)
     features = feature_columns(feature_groups, opened.columns)
+    score = resolve_scoring(estimator, scoring) if chosen is None else criterion_scoring(chosen)
+    check_suits(score, estimator, table.target)
     problem = Problem(
         table=table,
         folds=folds,
         estimator=estimator,
-        scoring=resolve_scoring(estimator, scoring)
-        if chosen is None
-        else criterion_scoring(chosen),
+        scoring=score,
         features=features if coding is None else coding.coded(features),
         fit_params=opened.fit_params,
         score_params=opened.score_params,

@@ -74,7 +74,7 @@ def unrouted(
         raise ValueError(msg)
     weight = params.get(name)
     if weight is not None and not _takes_weights(model.fit):
-        msg = f"{name} was given, but {type(model).__name__}.fit takes no sample_weight"
+        msg = f"{name}= was given, but {type(model).__name__}.fit takes no weights"
         raise ValueError(msg)
     if not weighted_scores:
         return Metadata(groups, params, {}, False if params else None)
@@ -93,7 +93,7 @@ def _check_scorer(estimator: Any, model: Any, scoring: Any) -> None:
     if not _takes_weights(function):
         name = getattr(function, "__name__", repr(function))
         what = f"{type(model).__name__}.score" if scoring is None else f"scoring function {name}"
-        msg = f"weighted_scores=True, but the {what} takes no sample_weight: use another scoring"
+        msg = f"weighted_scores=True, but the {what} takes no weights: use another scoring"
         raise ValueError(msg)
 
 

@@ -22,10 +22,13 @@ from numpy.typing import NDArray
 from sklearn.base import MetaEstimatorMixin, clone
 from sklearn.exceptions import NotFittedError
 
+from dagsel.data.dask_blocks import is_dask, selected_columns
 from dagsel.data.one_hot import Columns
+from dagsel.data.sources import refuse_files
 from dagsel.engines.registry import EngineName
 from dagsel.exceptions import DagselWarning
 from dagsel.features import features_of_columns, resolve_columns
+from dagsel.front_door import HoldsClient
 from dagsel.job import Job, open_job
 from dagsel.metadata import unrouted
 from dagsel.monitor import LogMonitor
@@ -33,7 +36,7 @@ from dagsel.plan import Plan
 from dagsel.results import Round, Selection
 from dagsel.scoring import resolve_scoring
 from dagsel.search import Search
-from dagsel.selector import HoldsClient
+from dagsel.warning import warn
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -286,7 +289,7 @@ class SequentialFeatureSelector(MetaEstimatorMixin, HoldsClient):
 
     def _make_search(self, table: Columns, features: tuple[tuple[int, ...], ...]) -> Search:
         columns = resolve_columns(self.fixed_features, table, what="fixed_features")
-        fixed = features_of_columns(columns, features, what="fixed_features")
+        fixed = features_of_columns(columns, features, table.names, what="fixed_features")
         low, high = self._size_range(len(features), len(fixed))
         if self.patience is not None and not isinstance(self.k_features, (tuple, str)):
             msg = (
@@ -388,7 +391,7 @@ class SequentialFeatureSelector(MetaEstimatorMixin, HoldsClient):
                 f"the search was {why} at {last.n_features} features; k_features="
                 f"{self.k_features!r} was not reached"
             )
-            warnings.warn(text, DagselWarning, stacklevel=3)
+            warn(text)
             return last
         if selection.stop_reason == "time":
             text = (
@@ -396,7 +399,7 @@ class SequentialFeatureSelector(MetaEstimatorMixin, HoldsClient):
                 f"{selection.rounds[-1].n_features} features; the best of the sizes until then is "
                 "taken"
             )
-            warnings.warn(text, DagselWarning, stacklevel=3)
+            warn(text)
         if self.is_parsimonious:
             return selection.parsimonious(low, high)
         return selection.best(low, high, ties="smallest" if self.forward else "largest")
@@ -416,21 +419,25 @@ class SequentialFeatureSelector(MetaEstimatorMixin, HoldsClient):
             msg = f"this {type(self).__name__} is not fitted yet: call fit first"
             raise NotFittedError(msg)
 
-    def transform(self, X: Any) -> NDArray[Any]:
+    def transform(self, X: Any) -> Any:
         """Return the selected columns as an array, of a frame those with the selected labels.
 
         Parameters
         ----------
-        X : array-like or data frame of shape (n_rows, n_columns)
+        X : array-like, data frame or Dask collection of shape (n_rows, n_columns)
             With the columns that were seen in fit; those of a frame in any order.
 
         Returns
         -------
-        ndarray of shape (n_rows, n_selected)
+        ndarray or Dask collection of shape (n_rows, n_selected)
+            Of a Dask collection one of its kind, which nothing has been computed of.
         """
         self._check_fitted()
+        refuse_files(X)
         assert self.k_feature_idx_ is not None
         assert self.k_feature_names_ is not None
+        if is_dask(X):
+            return selected_columns(X, self.k_feature_idx_, self.feature_names, self.n_features)
         labels = list(self.k_feature_names_)
         columns = getattr(X, "columns", None)
         if columns is not None and self.feature_names is not None:
@@ -450,6 +457,7 @@ class SequentialFeatureSelector(MetaEstimatorMixin, HoldsClient):
 
     def fit_transform(self, X: Any, y: Any = None, groups: Any = None, **fit_params: Any) -> Any:
         """Fit, then transform the same X."""
+        refuse_files(X)
         return self.fit(X, y, groups, **fit_params).transform(X)
 
     def get_metric_dict(self, confidence_interval: float = 0.95) -> dict[int, dict[str, Any]]:

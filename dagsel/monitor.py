@@ -6,6 +6,7 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, ClassVar, Protocol, TextIO
 
 if TYPE_CHECKING:
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["LogMonitor", "Monitor", "PrintMonitor", "TaskProgress"]
 
 logger = logging.getLogger("dagsel")
+
+_SECONDS_BETWEEN_LINES = 1.0
+
 # Without it Python prints warnings of a logger that nobody listens to; users get them as
 # `DagselWarning` already.
 logger.addHandler(logging.NullHandler())
@@ -92,17 +96,31 @@ class LogMonitor:
         """Log at level WARNING."""
         logger.warning("%s", text)
 
+    def close(self) -> None:
+        """Do nothing: a log needs no end."""
+
 
 class PrintMonitor(LogMonitor):
-    """Also prints a line a round, to standard error."""
+    """Also prints rounds to standard error: the first, the last, and about one a second."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = sys.stderr if stream is None else stream
+        self._due = 0.0
+        self._held: str | None = None
 
     def round(self, done: Round, rounds_left: int) -> None:
-        """Print what was decided."""
+        """Print what was decided, or hold it until it turns out to be the last."""
         super().round(done, rounds_left)
-        print(f"[dagsel] {describe(done)}; {rounds_left} to go", file=self.stream, flush=True)
+        self._held = f"[dagsel] {describe(done)}; {rounds_left} to go"
+        if monotonic() >= self._due:
+            self._due = monotonic() + _SECONDS_BETWEEN_LINES
+            self.close()
+
+    def close(self) -> None:
+        """Print the last round, if it has not been."""
+        if self._held is not None:
+            print(self._held, file=self.stream, flush=True)
+            self._held = None
 
 
 def describe(done: Round) -> str:
@@ -118,6 +136,6 @@ def _listed(labels: Sequence[Hashable]) -> str:
     return " and ".join([", ".join(shown), f"{more} more"] if more else [", ".join(shown)])
 
 
-def monitor_for(verbose: int) -> Monitor:
+def monitor_for(verbose: int) -> LogMonitor:
     """Return the monitor of a `verbose` level: a log, or lines on standard error."""
     return PrintMonitor() if verbose else LogMonitor()

@@ -1,4 +1,4 @@
-"""Opening the rows of a job: what every front door does with X, y and weights."""
+"""Opening the rows of a job: what every front door does with X, y, groups and weights."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from dagsel.data.arrays import split_blocks
 from dagsel.data.blocks import Table
-from dagsel.data.columns import checked_weights, take_weights
+from dagsel.data.columns import checked_weights, take_columns
 from dagsel.data.one_hot import Coding, Columns, one_hot_coded
 from dagsel.data.sources import open_table, scan_of_paths
 from dagsel.engines.base import Executor
@@ -27,12 +27,15 @@ class Opened(NamedTuple):
         In enough blocks for every worker to have some.
     coding : Coding or None
         Which columns of the table stand for the user's own, where some were coded.
+    groups : ndarray of shape (n_rows,), or None
+        What they were given as, if not as a label.
     fit_params, score_params : dict
         With weights as arrays of shape (n_rows,).
     """
 
     table: Table
     coding: Coding | None
+    groups: Any
     fit_params: dict[str, Any]
     score_params: dict[str, Any]
 
@@ -47,6 +50,7 @@ def open_rows(
     y: Any,
     executor: Executor,
     *,
+    groups: Any = None,
     fit_params: Mapping[str, Any] | None = None,
     score_params: Mapping[str, Any] | None = None,
     categories: Categories = "error",
@@ -59,9 +63,11 @@ def open_rows(
         See `dagsel.data.sources.open_table`.
     executor : Executor
         Where files are scanned and Dask collections computed.
+    groups : array-like, Dask collection or str, optional
+        For the splitter. May be the label of a column of X, which is then no feature.
     fit_params, score_params : mapping, optional
         Passed to the estimator's `fit` and to the scorer. Weights in them may be the label of a
-        column of X, which is then no feature.
+        column of X, likewise.
     categories : {"error", "one-hot"}
         What to do with columns of text or categories.
 
@@ -75,14 +81,14 @@ def open_rows(
         raise ValueError(msg)
     run = runner(executor)
     X, y = scan_of_paths(X, y)
-    X, given = take_weights(
-        X, fit_params or {}, score_params or {}, run=run, compute=executor.compute
+    X, (groups, fit_params, score_params) = take_columns(
+        X, groups, fit_params or {}, score_params or {}, run=run, compute=executor.compute
     )
     coding = None
     if categories != "error":
         X, y, coding = one_hot_coded(X, y, run)
     table = open_table(X, y, run=run, compute=executor.compute)
-    fits, scores = (checked_weights(params, table.n_rows) for params in given)
+    fits, scores = (checked_weights(each, table.n_rows) for each in (fit_params, score_params))
     if not executor.in_process:
         table = split_blocks(table, executor.n_workers)
-    return Opened(table, coding, fits, scores)
+    return Opened(table, coding, groups, fits, scores)

@@ -13,7 +13,7 @@ from dagsel.engines.registry import ENGINE_NAMES, EngineName, engine_classes
 from dagsel.exceptions import DagselError
 from dagsel.search import Search
 
-__all__ = ["Plan", "make_plan", "refits_fit", "shortfall"]
+__all__ = ["Plan", "make_plan", "refits_fit", "shortfall", "workers"]
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Plan:
             "falls back to": [engine.name for engine in self.engines[1:]],
             "axis": self.axis,
             "shards": self.n_shards,
-            "where": "in process" if self.in_process else f"cluster of {self.n_workers} workers",
+            "where": "in process" if self.in_process else f"cluster of {workers(self.n_workers)}",
             "rows": self.n_rows,
             "columns": self.n_columns,
             "folds": self.n_folds,
@@ -104,6 +104,11 @@ class Plan:
             for name, value in rows.items()
             if value != []
         )
+
+
+def workers(number: int) -> str:
+    """Return so many workers in words."""
+    return f"{number} worker{'' if number == 1 else 's'}"
 
 
 def make_plan(
@@ -274,7 +279,9 @@ def _shards_that_fit(cost: Cost, executor: Executor, memory: int | None) -> int 
 
 def _explain_size(cost: Cost, executor: Executor, memory: int) -> str:
     total = cost.piece_bytes * cost.n_pieces + cost.everywhere_bytes
-    where = "this process" if executor.in_process else f"each of {executor.n_workers} workers"
+    n_workers = executor.n_workers
+    where = "the worker" if n_workers == 1 else f"each of {n_workers} workers"
+    where = "this process" if executor.in_process else where
     each = f" ({_bytes(cost.piece_bytes)} a piece)" if cost.n_pieces > 1 else ""
     return (
         f"{cost.what} need {_bytes(total)}{each}, but {where} has {_bytes(memory)}: {cost.remedy}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from numbers import Integral, Real
@@ -26,6 +25,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dagsel.data.blocks import Table
+from dagsel.data.dask_blocks import is_dask
 from dagsel.data.frames import is_frame
 from dagsel.elimination import (
     EliminationEngine,
@@ -37,11 +37,13 @@ from dagsel.elimination import (
 from dagsel.engines.base import Scoring
 from dagsel.engines.paths.elimination import EliminationPath, step_sizes
 from dagsel.engines.paths.refit import ImportanceGetter
-from dagsel.exceptions import DagselWarning, DataError
+from dagsel.exceptions import DataError
+from dagsel.executors.choice import choose_executor
 from dagsel.features import resolve_columns
+from dagsel.front_door import HoldsClient, SelectsColumns, refuse_array
 from dagsel.metadata import routing_enabled
 from dagsel.scoring import metric_scoring
-from dagsel.selector import HoldsClient, refuse_array
+from dagsel.warning import warn
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -59,7 +61,7 @@ def _inner_has(method: str) -> Callable[[Any], bool]:
     return check
 
 
-class RFE(SelectorMixin, MetaEstimatorMixin, HoldsClient):
+class RFE(SelectsColumns, SelectorMixin, MetaEstimatorMixin, HoldsClient):
     """Recursive feature elimination: scikit-learn's `RFE`, without its refits for linear models.
 
     The estimator is fitted on all columns, the `step` least important ones leave, and so on until
@@ -264,17 +266,24 @@ class RFE(SelectorMixin, MetaEstimatorMixin, HoldsClient):
                 f"the {len(columns)} selected columns do not fit into this process's memory, so "
                 "estimator_ is not fitted; support_ and ranking_ are complete"
             )
-            warnings.warn(text, DagselWarning, stacklevel=3)
+            warn(text)
             return
         self.estimator_ = clone(self.estimator).fit(*rows, **job.problem.fit_params)
 
     def _reduced(self, X: Any) -> Any:
-        """Return the selected columns, of a frame as a frame, so that the estimator knows them."""
+        """Return the selected columns, of a frame as a frame, so that the estimator knows them.
+
+        Those of a Dask collection are computed: the estimator is scikit-learn's.
+        """
         check_is_fitted(self, "estimator_")
         if not is_frame(X):
-            return self.transform(X)
+            return self._computed(self.transform(X))
         validate_data(self, X, reset=False, skip_check_array=True)
         return _safe_indexing(X, np.flatnonzero(self.support_).tolist(), axis=1)
+
+    def _computed(self, values: Any) -> Any:
+        """Return the values of a Dask collection; anything else as it is."""
+        return choose_executor(self.client, None).compute(values)[0] if is_dask(values) else values
 
     @available_if(_inner_has("predict"))
     def predict(self, X: Any, **predict_params: Any) -> Any:
@@ -282,8 +291,8 @@ class RFE(SelectorMixin, MetaEstimatorMixin, HoldsClient):
 
         Parameters
         ----------
-        X : array-like or data frame of shape (n_rows, n_features_in_)
-            All columns.
+        X : array-like, data frame or Dask collection of shape (n_rows, n_features_in_)
+            All columns. The selected ones of a Dask collection are computed.
         **predict_params
             Routed to the estimator's `predict`, with metadata routing enabled.
         """
@@ -297,8 +306,8 @@ class RFE(SelectorMixin, MetaEstimatorMixin, HoldsClient):
 
         Parameters
         ----------
-        X : array-like or data frame of shape (n_rows, n_features_in_)
-            All columns.
+        X : array-like, data frame or Dask collection of shape (n_rows, n_features_in_)
+            All columns. The selected ones of a Dask collection are computed.
         y : array-like
             Target.
         **score_params
@@ -307,7 +316,7 @@ class RFE(SelectorMixin, MetaEstimatorMixin, HoldsClient):
         reduced = self._reduced(X)
         if routing_enabled():
             score_params = process_routing(self, "score", **score_params).estimator.score
-        return self.estimator_.score(reduced, y, **score_params)
+        return self.estimator_.score(reduced, self._computed(y), **score_params)
 
     @available_if(_inner_has("decision_function"))
     def decision_function(self, X: Any) -> Any:
@@ -448,8 +457,9 @@ class RFECV(RFE):
             Features; see `dagsel.SequentialFeatureSelector.fit`.
         y : array-like of shape (n_rows,) or (n_rows, n_targets), or label
             Target. A label, or a list of labels, names columns of X.
-        groups : array-like of shape (n_rows,), optional
-            Groups for a splitter such as `GroupKFold`.
+        groups : array-like of shape (n_rows,) or str, optional
+            Groups for a splitter such as `GroupKFold`, or the label of their column, which is then
+            no feature.
         **fit_params
             Passed to the estimator's `fit`; those with one entry a row are sliced by fold. With
             scikit-learn's metadata routing enabled they are routed to estimator, scorer and `cv`.
@@ -506,8 +516,8 @@ class RFECV(RFE):
 
         Parameters
         ----------
-        X : array-like or data frame of shape (n_rows, n_features_in_)
-            All columns.
+        X : array-like, data frame or Dask collection of shape (n_rows, n_features_in_)
+            All columns. The selected ones of a Dask collection are computed.
         y : array-like
             Target.
         **score_params
@@ -515,7 +525,7 @@ class RFECV(RFE):
         """
         check_is_fitted(self, "estimator_")
         params = _routed(self, "score", "scorer", score_params)
-        return get_scorer(self._scorer_name())(self, X, y, **params)
+        return get_scorer(self._scorer_name())(self, X, self._computed(y), **params)
 
     def _scorer_name(self) -> Any:
         if self.scoring is None:
@@ -566,4 +576,4 @@ def _warn_keeps_all(name: str, wanted: int, n_columns: int) -> None:
         f"Found {name}={wanted} > n_features={n_columns}. There will be no feature selection and "
         "all features will be kept."
     )
-    warnings.warn(text, UserWarning, stacklevel=4)
+    warn(text, UserWarning)

@@ -8,7 +8,6 @@ because a round trip through a cluster costs more than a round.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -24,7 +23,6 @@ from dagsel.engines.base import Engine, Executor, Handle, Problem, ScoreTable
 from dagsel.engines.refit import RefitEngine
 from dagsel.exceptions import (
     DagselError,
-    DagselWarning,
     DriftedError,
     NotCertifiedError,
     ScoringError,
@@ -32,7 +30,8 @@ from dagsel.exceptions import (
 from dagsel.monitor import Monitor
 from dagsel.rounds import Round
 from dagsel.search import Move, Request, Search, StopReason
-from dagsel.tasks import Played, StateKey, holds, play_rounds, score_request
+from dagsel.tasks import Lease, Played, StateKey, holds, play_rounds, score_request
+from dagsel.warning import warn
 from dagsel.worker_loss import through_losses
 
 __all__ = ["Decided", "across_folds", "audit_rounds", "run_search"]
@@ -73,10 +72,12 @@ class Session:
     n_contests: int = 0
     _shards: list[Handle | None] | None = None
     _refreshed_at: tuple[int, ...] | None = None
+    _lease: Handle | None = None
 
     def shards(self, subset: tuple[int, ...]) -> list[Handle | None]:
         """Return the resident data, prepared for a search that starts at `subset`."""
         if self._shards is None:
+            self._lease = self.executor.submit(Lease, self.run, label="dagsel_lease")
             self._shards = list(
                 self.engine.prepare(self.problem, self.executor, subset, self.n_shards)
             )
@@ -156,6 +157,7 @@ class Session:
             n_requests,
             key,
             self.referee is not None,
+            self._lease,
             label="dagsel_rounds",
             worker=0,
         )
@@ -208,7 +210,7 @@ class Session:
         resident = self.shards(request.subset)
         if self.engine.axis == "folds":
             calls: list[tuple[Any, ...]] = [
-                (self.engine, shard, request, StateKey(self.run, number))
+                (self.engine, shard, request, StateKey(self.run, number), self._lease)
                 for number, shard in enumerate(resident)
             ]
             return across_folds(self.executor.map(score_request, calls, label="dagsel_score"))
@@ -245,7 +247,7 @@ class Session:
 
     def close(self) -> None:
         """Drop what workers hold for this session."""
-        self._shards = None
+        self._shards = self._lease = None
         self.executor.forget(self.run)
         if self.referee is not None:
             self.referee.close()
@@ -322,6 +324,7 @@ def run_search(
         A round in which no candidate has a score.
     """
     deadline = None if max_seconds is None else perf_counter() + max_seconds
+    refusals: dict[str, str] = {}
     for number, engine in enumerate(engines):
         session = Session(
             engine,
@@ -348,7 +351,8 @@ def run_search(
             break
         if number + 1 == len(engines):
             raise DagselError(_no_engine_left(engine.name, refusal))
-        _announce(refusal, engines[number + 1], monitor)
+        refusals[engine.name] = refusal
+        _announce(refusals, engines[number + 1], monitor)
     return search.stop_reason
 
 
@@ -429,15 +433,22 @@ def _explain_contests(n_contests: int, name: str) -> str:
     return f"{rounds} too close for the {name} engine to call and decided by refits"
 
 
-def _announce(refusal: str, successor: Engine, monitor: Monitor) -> None:
-    """Say that another engine goes on; a warning only where it costs the user much time."""
+def _announce(refusals: dict[str, str], successor: Engine, monitor: Monitor) -> None:
+    """Say that another engine goes on; a warning only where it costs the user much time.
+
+    The warning has the reasons of all engines that gave up: the first one may be the plainest.
+    """
+    *before, last = refusals
+    refusal = refusals[last]
     end = "" if refusal.endswith("?") else "."
     if successor.name != "refit":
         monitor.note(f"{refusal}{end} The {successor.name} engine goes on.")
         return
     text = f"{refusal}{end} Candidates are scored by refits instead, which is slower."
+    for name in before:
+        text += f" (The {name} engine had given up because {refusals[name]})"
     monitor.note(text)
-    warnings.warn(text, DagselWarning, stacklevel=2)
+    warn(text)
 
 
 def _play(

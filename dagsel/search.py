@@ -82,6 +82,8 @@ class Search:
     tol : float, optional
         Stop, without making the move, at the first move along `direction` that does not raise the
         score by at least `tol`. May be negative: a loss of up to ``-tol`` is then accepted.
+    strict : bool
+        Whether a gain that only rounding can have brought up to `tol` is too little.
     threshold : float, optional
         Move, along `direction`, only features whose own score is at least this, whatever it was
         before; stop where there is none. It is for scores that judge the move and not the subset
@@ -119,6 +121,7 @@ class Search:
         fixed: Iterable[int] = (),
         tie_rule: TieRule = "highest",
         tol: float | None = None,
+        strict: bool = False,
         threshold: float | None = None,
         step: int | float = 1,
         patience: int | None = None,
@@ -132,6 +135,7 @@ class Search:
         self.fixed = tuple(sorted({int(feature) for feature in fixed}))
         self.tie_rule: TieRule = tie_rule
         self.tol = None if tol is None else float(tol)
+        self.strict = bool(strict)
         self.threshold = None if threshold is None else float(threshold)
         self.step = _checked_step(step)
         self.patience = _checked_patience(patience)
@@ -437,6 +441,8 @@ class Search:
         # A gain is short of tol only if rounding cannot be the reason, so that removing a copy of
         # another column passes tol=0 on every machine.
         short = self.tol is not None and -self._current.lead(score) < self.tol
+        if self.tol is not None and self.strict:
+            short = not score.lead(self._current) > self.tol
         if short:
             self._end("tol")
         return not short

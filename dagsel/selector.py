@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
-from copy import copy
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, MetaEstimatorMixin
+from sklearn.base import MetaEstimatorMixin
+from sklearn.exceptions import NotFittedError
 from sklearn.feature_selection import SelectorMixin
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
@@ -22,8 +21,9 @@ from dagsel.criterion import Criterion, CriterionName
 from dagsel.criterion_rules import resolve_criterion
 from dagsel.data.one_hot import Columns
 from dagsel.engines.registry import EngineName
-from dagsel.exceptions import DagselWarning, DataError
+from dagsel.exceptions import DataError
 from dagsel.features import features_of_columns, resolve_columns
+from dagsel.front_door import HoldsClient, SelectsColumns, refuse_array
 from dagsel.job import Job, open_job
 from dagsel.metadata import routed, router, routing_enabled, unrouted
 from dagsel.monitor import Monitor, monitor_for
@@ -33,11 +33,12 @@ from dagsel.results import Selection
 from dagsel.rounds import Round
 from dagsel.search import Search
 from dagsel.sizes import choose, compares_sizes, is_number, size_range, target_size
+from dagsel.warning import warn
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["HoldsClient", "Selected", "SequentialFeatureSelector", "refuse_array"]
+__all__ = ["Selected", "SequentialFeatureSelector"]
 
 
 class Selected(NamedTuple):
@@ -61,31 +62,7 @@ class Selected(NamedTuple):
     note: str | None = None
 
 
-class HoldsClient(BaseEstimator):
-    """Base of estimators with a parameter `client`, which is a connection.
-
-    Clones share it. Pickles and copies leave it behind: what is loaded elsewhere has none.
-    """
-
-    def __sklearn_clone__(self) -> Any:
-        bare = copy(self)
-        twin = super(HoldsClient, bare).__sklearn_clone__()
-        twin.client = self.client
-        return twin
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "client": None}
-
-    def _begin_fit(self, columns: Columns, results: Sequence[str]) -> None:
-        """Keep what `fit` has seen, and drop results of an earlier fit, should this one fail."""
-        for name in ("feature_names_in_", *results):
-            self.__dict__.pop(name, None)
-        self.n_features_in_ = columns.n_columns
-        if columns.names is not None and all(isinstance(name, str) for name in columns.names):
-            self.feature_names_in_ = np.asarray(columns.names, dtype=object)
-
-
-class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
+class SequentialFeatureSelector(SelectsColumns, SelectorMixin, MetaEstimatorMixin, HoldsClient):
     """Sequential feature selection with the scores of cross-validated refits, without the refits.
 
     Backward elimination removes, round after round, the feature that the model can best do
@@ -140,7 +117,8 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
         Where to run. `None` is the active Dask client if there is one, and this process if not.
         A cluster is never started or reconfigured.
     verbose : int, default=0
-        1 prints a line a round to standard error. Everything is logged to the logger "dagsel".
+        1 prints rounds to standard error, at most about one a second: the first, the last and some
+        of those between. Everything is logged to the logger "dagsel".
     criterion : str or Criterion, optional
         Judge a fit to all rows by this instead of cross-validation: "aic", "aicc", "bic",
         "adjusted_r2", "mallows_cp" or "p_value". "auto" then stops where no move improves it.
@@ -258,8 +236,9 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
             collections are read in blocks of rows and never as a whole.
         y : array-like of shape (n_rows,) or (n_rows, n_targets), or label
             Target. A label, or a list of labels, names columns of X.
-        groups : array-like of shape (n_rows,), optional
-            Groups for a splitter such as `GroupKFold`.
+        groups : array-like of shape (n_rows,) or str, optional
+            Groups for a splitter such as `GroupKFold`, or the label of their column, which is then
+            no feature.
         **fit_params
             Passed to the estimator's `fit`; those with one entry a row are sliced by fold.
             `sample_weight` (for the last step of a pipeline ``<step>__sample_weight``) may be the
@@ -289,10 +268,13 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
         job = self._open(X, y, groups, fit_params, monitor)
         job.open_journal()
         self._start(job)
-        job.run(monitor, self.max_seconds)
+        try:
+            job.run(monitor, self.max_seconds)
+        finally:
+            monitor.close()
         selected = self._conclude(job)
         if selected.note is not None:
-            warnings.warn(selected.note, DagselWarning, stacklevel=2)
+            warn(selected.note)
         self._select(selected.columns, selected.n_features)
         return self
 
@@ -438,7 +420,7 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
             msg = f"n_features = {n_features}: at least 2 features are needed to select from"
             raise DataError(msg)
         columns = resolve_columns(self.fixed_features, table, what="fixed_features")
-        fixed = features_of_columns(columns, features, what="fixed_features")
+        fixed = features_of_columns(columns, features, table.names, what="fixed_features")
         wanted = self.n_features_to_select
         backward = self.direction == "backward"
         limits = size_range(wanted, n_features, len(fixed)) if isinstance(wanted, tuple) else None
@@ -457,6 +439,8 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
             fixed=fixed,
             tie_rule="lowest",
             tol=tol,
+            # A feature that adds nothing is not added; one that nothing is lost with leaves.
+            strict=self.criterion is not None and not backward,
             threshold=threshold,
             step=self.step,
             patience=self.patience,
@@ -518,6 +502,8 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
         self.n_features_to_select_ = n_features
 
     def _get_support_mask(self) -> NDArray[np.bool_]:
+        if not hasattr(self, "support_") and hasattr(self, "selection_"):
+            raise NotFittedError(_explain_early_end(len(self.selection_.rounds)))
         check_is_fitted(self, "support_")
         return self.support_
 
@@ -537,31 +523,13 @@ class SequentialFeatureSelector(SelectorMixin, MetaEstimatorMixin, HoldsClient):
         return tags
 
 
-def refuse_array(X: Any, y: Any, *, into_folds: bool = True) -> None:
-    """Refuse arrays in scikit-learn's words, by which its users' code recognises the reason.
-
-    Parameters
-    ----------
-    X, y
-        As given to `fit`; anything but a NumPy array is let through.
-    into_folds : bool
-        Whether the rows will be split into folds, for which a single one is not enough.
-
-    Raises
-    ------
-    DataError
-        For complex numbers, no columns, a single row, or no target.
-    """
-    if not isinstance(X, np.ndarray):
-        return
-    if X.dtype.kind == "c":
-        msg = f"Complex data not supported: X has dtype {X.dtype}. Give real numbers."
-    elif X.ndim == 2 and X.shape[1] == 0:
-        msg = f"Found array with 0 feature(s) (shape={X.shape}) while a minimum of 2 is required."
-    elif into_folds and X.ndim == 2 and X.shape[0] == 1:
-        msg = f"Found array with 1 sample (shape={X.shape}), which cannot be split into folds."
-    elif y is None:
-        msg = "The selection requires y to be passed, but the target y is None."
-    else:
-        return
-    raise DataError(msg)
+def _explain_early_end(n_rounds: int) -> str:
+    """Say that a fit has not come to its end, and what there is of it."""
+    if not n_rounds:
+        return "fit was ended before a round was decided, so nothing is selected: call it again"
+    rounds = "one round" if n_rounds == 1 else f"{n_rounds} rounds"
+    return (
+        f"fit was ended before it had selected. selection_ holds the {rounds} decided until then: "
+        "set_size(number of features), set_size('best') or set_size('parsimonious') selects from "
+        "them"
+    )

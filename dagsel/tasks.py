@@ -8,6 +8,7 @@ resident data. A task takes a state out before it works on it, so two tasks neve
 from __future__ import annotations
 
 import pickle
+import weakref
 from collections import deque
 from dataclasses import dataclass
 from time import perf_counter
@@ -18,7 +19,7 @@ from dagsel.engines.base import Engine, ScoreTable
 from dagsel.exceptions import NotCertifiedError, ScoringError
 from dagsel.search import Move, Request, Search
 
-__all__ = ["Played", "StateKey", "forget", "play_rounds", "score_request"]
+__all__ = ["Lease", "Played", "StateKey", "forget", "holds", "play_rounds", "score_request"]
 
 
 class StateKey(NamedTuple):
@@ -36,6 +37,32 @@ _ended: deque[str] = deque(maxlen=256)
 def forget(run: str) -> int:
     """Drop the states of a run that has ended; return how many there were."""
     _ended.append(run)
+    return _drop(run)
+
+
+class Lease:
+    """Lets a process keep the states of a run, for as long as it has one.
+
+    It travels with every task, so that all workers that keep states have one. When the run lets go
+    of it, or the process that runs it is gone, Dask drops it from the workers, and the states go.
+
+    Parameters
+    ----------
+    run : str
+        The run's name.
+    """
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        # It dies after the task that it came with: no task puts back a state afterwards.
+        weakref.finalize(self, _drop, run).atexit = False
+
+    def __reduce__(self) -> tuple[type[Lease], tuple[str]]:
+        return Lease, (self.run,)
+
+
+def _drop(run: str) -> int:
+    """Drop the states of a run; return how many there were."""
     keys = [key for key in list(_states) if key.run == run]
     return sum(_states.pop(key, None) is not None for key in keys)
 
@@ -57,9 +84,14 @@ def _state_for(engine: Engine, resident: Any, key: StateKey, subset: tuple[int, 
 
 
 def score_request(
-    engine: Engine, resident: Any, request: Request, key: StateKey | None
+    engine: Engine,
+    resident: Any,
+    request: Request,
+    key: StateKey | None,
+    lease: Lease | None = None,
 ) -> ScoreTable:
     """Score one request; `key` is `None` where an engine has no state worth keeping."""
+    del lease  # the caller has it until this ends
     if key is None:
         return engine.score(engine.open(resident), request)
     state = _state_for(engine, resident, key, request.subset)
@@ -108,6 +140,7 @@ def play_rounds(
     n_requests: int,
     key: StateKey,
     has_referee: bool = False,
+    lease: Lease | None = None,
 ) -> Played:
     """Answer up to `n_requests` requests of a search, and end its round, where the data are.
 
@@ -115,6 +148,7 @@ def play_rounds(
     second time returns the same. With a referee, a round that the engine cannot decide is left to
     it.
     """
+    del lease  # the caller has it until this ends
     # In process the caller's object would be changed by a task that is then interrupted.
     search = pickle.loads(pickle.dumps(search))
     played = Played(search, [])

@@ -6,6 +6,7 @@ import csv
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,8 +25,9 @@ from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.model_selection import GroupKFold, KFold, cross_val_score
 
 from cluster import harness
-from dagsel import Selection, SequentialFeatureSelector
-from dagsel.cli.commands import main
+from dagsel import Selection, SequentialFeatureSelector, load_checkpoint
+from dagsel.cli import main
+from dagsel.cli.wording import in_options
 
 COMMAND = [sys.executable, "-m", "dagsel.cli"]
 LIMIT = 90  # seconds: only met when something hangs
@@ -134,6 +136,7 @@ def test_results_in_a_folder_equal_the_selector(
         assert part in log
     assert "end after" in log.splitlines()[-1]
     assert sorted(file.name for file in out.iterdir()) == [
+        "journal.jsonl",
         "log.txt",
         "path.csv",
         "selected.txt",
@@ -193,7 +196,7 @@ def test_encrypted_cluster_with_the_certificates_of_dasks_configuration(
         done = run("plan", *data, "--scheduler", address, "--quiet", env=tls)
         assert run_here("plan", *data, "--scheduler", address, "--timeout", "1") == 2
     assert done.returncode == 0, done.stderr
-    assert "cluster of 1 workers" in done.stdout
+    assert "cluster of 1 worker" in done.stdout
     assert "no Dask scheduler answers" in capfd.readouterr().err
 
 
@@ -409,10 +412,30 @@ def test_version_and_help(capfd: pytest.CaptureFixture[str]) -> None:
     assert "--scheduler-file" in capfd.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("use n_features_to_select='auto' or a number", "use --k auto or a number"),
+        ("n_features_to_select=(5, 40) has 40", "--k 5-40 has 40"),
+        ("n_features_to_select=0.25 comes to 0", "--k 0.25 comes to 0"),
+        ("leave it out with drop=['Unnamed: 0'].", "leave it out with --drop 'Unnamed: 0'."),
+        ("Drop it (drop=[...]), or say groups=.", "Drop it (--drop), or say --groups."),
+        ("fixed_features: no column 'x'", "--fixed: no column 'x'"),
+        ("svr__sample_weight= was given", "--weights was given"),
+        # Arguments of an object that is shown, attributes and metrics are not options.
+        ("LassoCV(cv=3, criterion='bic') fails", "LassoCV(cv=3, criterion='bic') fails"),
+        ("neg_mean_squared_error is NaN", "neg_mean_squared_error is NaN"),
+    ],
+)
+def test_messages_name_options(text: str, told: str) -> None:
+    assert in_options(text) == told
+
+
 # ---------------------------------------------------------------- what cannot be used: 2
 
 FILE = "{folder}/table.csv"
 DATA = [FILE, "--target", "label", "--drop", "Path", "--drop", "id"]
+GROUPED = ["--cv", "sklearn.model_selection.GroupKFold"]
 RIDGE = [*DATA, "--estimator", "sklearn.linear_model.Ridge"]
 
 
@@ -421,7 +444,24 @@ RIDGE = [*DATA, "--estimator", "sklearn.linear_model.Ridge"]
     [
         ([FILE, "--target", "lable"], ["lable", "Did you mean 'label'?"]),
         ([*DATA, "--drop", "x33"], ["x33", "Did you mean", "x3"]),
-        ([FILE, "--target", "label"], ["Path", "a.png", "--drop", "--categories one-hot"]),
+        (
+            [FILE, "--target", "label"],
+            ["Path", "a.png", "(--drop)", "encodes columns of text by --categories one-hot"],
+        ),
+        (
+            [*DATA, "--cv", "sklearn.model_selection.GroupKFold", "--cv-param", "n_splits=3"],
+            ["Say with --groups which group each row is in"],
+        ),
+        ([*DATA, *GROUPED, "--groups", "idd"], ["'idd' (the groups)", "Did you mean 'id'?"]),
+        ([*DATA, *GROUPED, "--groups", "label"], ["'label' is the target and the groups"]),
+        (
+            [*DATA, "--weights", "id", "--estimator", "sklearn.neighbors.KNeighborsRegressor"],
+            ["--weights was given, but KNeighborsRegressor.fit takes no weights"],
+        ),
+        (
+            [*DATA, "--scoring", "accuracy"],
+            ["--scoring accuracy cannot score what LinearRegression predicts", "'r2'"],
+        ),
         (["{folder}/no.csv", "--target", "label"], ["No such file", "no.csv"]),
         ([*DATA, "--fixed", "x99"], ["--fixed", "x99"]),
         ([*DATA, "--k", "13"], ["--k 13 is more than the 12 features", "from 1 to 12"]),
@@ -458,7 +498,7 @@ RIDGE = [*DATA, "--estimator", "sklearn.linear_model.Ridge"]
         ([*DATA, "--weights", "x1"], ["--weights is -", "in row", "at least 0"]),
         (
             [*DATA, "--weights", "id", "--weighted-scores", "--scoring", "neg_max_error"],
-            ["--weighted-scores", "max_error", "takes no --weights"],
+            ["--weighted-scores", "max_error", "takes no weights"],
         ),
         ([*DATA, "--audit", "-1"], ["--audit"]),
         ([*DATA, "--categories", "dummy"], ["--categories", "one-hot"]),
@@ -537,10 +577,12 @@ def test_logging_is_left_as_it_was(data: list[str]) -> None:
 def test_a_score_that_cannot_be_computed(
     data: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_here("select", *data, "--k", "2", "--scoring", "roc_auc", "--quiet") == 1
+    classifier = ["--estimator", "sklearn.linear_model.LogisticRegression"]
+    assert run_here("select", *data, "--k", "2", *classifier, "--quiet") == 1
     err = capfd.readouterr().err
     assert "no usable score" in err
-    assert "predict_proba" in err
+    assert "The first error was" in err
+    assert "Unknown label type" in err
 
 
 def test_what_was_decided_before_a_failure_is_kept(
@@ -586,7 +628,7 @@ def test_a_full_disk_does_not_lose_the_result(
     captured = capfd.readouterr()
     assert len(captured.out.splitlines()) == 2
     assert "No space left on device" in captured.err
-    assert [file.name for file in tmp_path.iterdir()] == ["log.txt"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["journal.jsonl", "log.txt"]
 
 
 def assert_incomplete(out: Path, sizes: list[int] | None = None) -> Selection:
@@ -605,7 +647,7 @@ def assert_incomplete(out: Path, sizes: list[int] | None = None) -> Selection:
 
 
 @contextmanager
-def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+def started(*arguments: str, **env: str) -> Iterator[subprocess.Popen[str]]:
     """Start the command with signals as in a shell, even where the tests ignore Ctrl-C."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -615,6 +657,7 @@ def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            env={**os.environ, **env},
         )
     finally:
         signal.signal(signal.SIGINT, before)
@@ -645,7 +688,12 @@ def wait_for_round(process: subprocess.Popen[str], log: Path, number: int) -> No
     ],
 )
 def test_a_signal_ends_the_run_and_keeps_what_was_decided(
-    tmp_path: Path, signum: int, code: int, where: list[str], to_group: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    signum: int,
+    code: int,
+    where: list[str],
+    to_group: bool,
 ) -> None:
     table = make_table(300, 40)
     file, out = tmp_path / "table.csv", tmp_path / "OUT"
@@ -677,6 +725,35 @@ def test_a_signal_ends_the_run_and_keeps_what_was_decided(
     ).fit(features(table), table["label"])
     expected = [done.feature for done in whole.selection_.rounds[:n_rounds]]
     assert [done.feature for done in selection.rounds] == expected
+    assert f"`dagsel resume {out}` goes on from there." in line
+
+    # From another folder, and here.
+    monkeypatch.chdir(tmp_path.parent)
+    assert run_here("resume", str(out), "--quiet", "--n-jobs", "1") == 0
+    found = Selection.from_json(out / "selection.json")
+    assert found.complete
+    assert_same_path(found, whole.selection_)
+    kept = [done.move for done in found.rounds[:n_rounds]]
+    assert kept == [done.move for done in selection.rounds]
+    assert (out / "selected.txt").read_text().split() == whole.get_feature_names_out().tolist()
+
+
+@pytest.mark.parametrize(
+    "rest", ["", "except BaseException: raise ImportError('half of it is missing')"]
+)
+def test_a_signal_while_libraries_are_imported(tmp_path: Path, rest: str) -> None:
+    library = f"""
+import os, signal, time
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
+{rest or "finally: pass"}
+"""
+    (tmp_path / "click.py").write_text(library)
+    with started("--version", PYTHONPATH=str(tmp_path)) as process:
+        stdout, stderr = process.communicate(timeout=LIMIT)
+    assert (process.returncode, stdout) == (130, "")
+    assert stderr == "Interrupted by SIGINT. Nothing was decided.\n"
 
 
 def test_a_signal_before_the_first_round(data: list[str], tmp_path: Path) -> None:
@@ -713,3 +790,77 @@ def test_a_scheduler_that_dies_ends_the_run(tmp_path: Path) -> None:
     assert "the connection to the scheduler at" in stderr
     assert "Traceback" not in stderr
     assert_incomplete(out)
+
+
+# ---------------------------------------------------------------- journal
+
+
+def test_a_killed_run_is_gone_on_with(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file, out = tmp_path / "table.csv", tmp_path / "OUT"
+    make_table(300, 40).to_csv(file, index=False)
+    columns = ["--target", "label", "--drop", "Path", "--drop", "id"]
+    cv = ["--cv", "sklearn.model_selection.KFold", "--cv-param", "n_splits=3"]
+    ridge = ["--estimator", "sklearn.linear_model.Ridge", "--param", "alpha=2.5"]
+    options = ["--k", "30-35", "--engine", "refit", *cv, *ridge, "--fixed", "x3", "--quiet"]
+    given = ["select", str(file), *columns, *options]
+    with started(*given, "-o", str(out)) as process:
+        wait_for_round(process, out / "log.txt", 2)
+        process.kill()
+        process.communicate(timeout=30)
+    left = load_checkpoint(out)
+    assert 3 <= len(left.rounds) < 11
+    # The same command goes on as well.
+    copied = tmp_path / "COPY"
+    shutil.copytree(out, copied)
+    assert run_here(*given, "-o", str(copied)) == 0
+    assert run_here("resume", str(out), "--quiet") == 0
+    assert run_here(*given, "-o", str(tmp_path / "WHOLE")) == 0
+    whole = Selection.from_json(tmp_path / "WHOLE" / "selection.json")
+    for folder in (out, copied):
+        found = Selection.from_json(folder / "selection.json")
+        assert [done.move for done in found.rounds] == [done.move for done in whole.rounds]
+        assert [done.seconds for done in found.rounds[:3]] == [
+            done.seconds for done in left.rounds[:3]
+        ]
+        selected = (folder / "selected.txt").read_text()
+        assert selected == (tmp_path / "WHOLE" / "selected.txt").read_text()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_journal_of_its_own(
+    data: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = ["--checkpoint", str(tmp_path / "journal")]
+    assert run_here("select", *data, "--k", "5", *checkpoint) == 0
+    names = capfd.readouterr().out
+    assert run_here("resume", str(tmp_path / "journal"), "--debug") == 0
+    captured = capfd.readouterr()
+    assert captured.out == names
+    assert "8 rounds were decided before" in captured.err
+    assert run_here("resume", str(tmp_path / "journal"), "-o", str(tmp_path / "OUT")) == 0
+    assert (tmp_path / "OUT" / "selected.txt").read_text() == names
+
+
+def test_journals_that_are_refused(
+    data: list[str], table: pd.DataFrame, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out, python = str(tmp_path / "OUT"), str(tmp_path / "PYTHON")
+    assert run_here("select", *data, "--k", "5", "--checkpoint", out, "--quiet") == 0
+    SequentialFeatureSelector(LinearRegression(), checkpoint=python).fit(
+        features(table), table["label"]
+    )
+    capfd.readouterr()
+    cases = [
+        (["select", *data, "--k", "5", "--cv", "4", "--checkpoint", out], "other folds"),
+        (["select", *data, "--k", "7", "--checkpoint", out], "which goes to 7 features"),
+        (["resume", str(tmp_path / "nowhere")], "no journal"),
+        (["resume", python], "that of a Python program"),
+        (["resume", out, "--workers", "1", "--n-jobs", "2"], "Give one"),
+    ]
+    for arguments, message in cases:
+        assert run_here(*arguments, "--quiet") == 2
+        captured = capfd.readouterr()
+        assert message in captured.err
+        assert "Traceback" not in captured.err
+    assert run_here("select", *data, "--k", "7", "--checkpoint", out, "--force", "--quiet") == 0
+    assert len(load_checkpoint(out).rounds) == 6

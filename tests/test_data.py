@@ -264,7 +264,7 @@ def test_non_finite_features(arrays, value, order):
     X[41, 2] = value
     X[45, 1] = value
     what = "missing" if np.isnan(value) else "infinite"
-    with pytest.raises(DataError, match=rf"Column 2 \(counting.*{what}.*row 41 .*rows: 1\."):
+    with pytest.raises(DataError, match=rf"Column 2 \(counting.*{what}.*row 41 .*below: 1\."):
         read(open_table(X, arrays[1]), 10)
     named = pd.DataFrame(X, columns=list("abcd"))
     with pytest.raises(DataError, match=rf"Column 'c'.*{what}.*row 41"):

@@ -90,6 +90,12 @@ def test_missing_and_infinite_values(door, frame, value, what):
     )
 
 
+def test_other_columns_with_missing_values(door, frame):
+    X, y = frame
+    X.loc[5, "sex"] = X.loc[7, "age"] = np.nan
+    refused(door(LinearRegression()), X, y, "row 5", "in this row or below: 'age'. Drop")
+
+
 def test_a_missing_target_value(door, frame):
     X, y = frame
     y[3] = np.nan
@@ -124,7 +130,7 @@ def test_fewer_rows_than_folds(door, frame):
 
 def test_a_splitter_that_needs_groups(door, frame):
     selector = door(LinearRegression(), cv=GroupKFold(3))
-    refused(selector, *frame, "GroupKFold", "groups= to fit", kind=DataError)
+    refused(selector, *frame, "GroupKFold", "Say with groups= which group", kind=DataError)
     refused(selector, *frame, "groups has 3 entries", "40 rows", groups=[1, 2, 3], kind=DataError)
 
 
@@ -263,8 +269,11 @@ def test_names_where_columns_have_none(door, frame):
 @pytest.mark.parametrize(
     ("groups", "says"),
     [
-        ([["age"], ["sex"], ["bmi"]], "column 3 is in no group"),
-        ([["age"], ["sex", "age"], ["bmi", "bp"]], "column 0 is in 2 groups"),
+        (
+            [["age"], ["sex"], ["bmi"]],
+            "'bp' is in no group. A column that is to move by itself is a group of one: ['bp']",
+        ),
+        ([["age"], ["sex", "age"], ["bmi", "bp"]], "column 'age' is in 2 groups"),
         ([["age", "sex"], [], ["bmi", "bp"]], "feature_groups has an empty group"),
         ([["age", "sex"], ["bmi", "weight"]], "feature_groups: the table has no column 'weight'"),
         ([], "feature_groups is empty"),
@@ -280,7 +289,7 @@ def test_bad_groups(door, frame, groups, says):
 def test_a_group_that_is_fixed_in_part(door, frame):
     groups = [["age", "sex"], ["bmi"], ["bp"]]
     selector = door(LinearRegression(), feature_groups=groups, fixed_features=["age"])
-    refused(selector, *frame, "fixed_features holds only a part of a feature group", "columns [1]")
+    refused(selector, *frame, "fixed_features holds only a part of a feature group, without 'sex'")
 
 
 def test_too_few_columns(frame):

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from sklearn.datasets import load_diabetes
 
-from dagsel.cli.commands import main
+from dagsel.cli import main
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"

@@ -129,7 +129,7 @@ def test_a_pipeline_is_told_the_name_of_its_parameter():
 
 
 def test_weights_that_nothing_would_be_done_with():
-    with pytest.raises(ValueError, match=r"KNeighborsRegressor\.fit takes no sample_weight"):
+    with pytest.raises(ValueError, match=r"KNeighborsRegressor\.fit takes no weights"):
         selector_of(KNeighborsRegressor()).fit(X, Y, sample_weight=W)
     with pytest.raises(ValueError, match="give sample_weight= to fit"):
         selector_of(Ridge(), weighted_scores=True).fit(X, Y)
@@ -138,7 +138,7 @@ def test_weights_that_nothing_would_be_done_with():
             X, Y, standardscaler__sample_weight=W, ridge__sample_weight=None
         )
     for scoring in ("neg_max_error", lambda model, X, y: 0.0):
-        with pytest.raises(ValueError, match="takes no sample_weight: use another scoring"):
+        with pytest.raises(ValueError, match="takes no weights: use another scoring"):
             selector_of(Ridge(), weighted_scores=True, scoring=scoring).fit(X, Y, sample_weight=W)
 
 
@@ -260,7 +260,7 @@ def test_labels_that_are_none(tmp_path):
     with pytest.raises(DataError, match="such as 'x', not numbers"):
         selector.fit(data, sample_weight="word")
     TABLE.assign(w=changed(r5=np.nan)).to_csv(tmp_path / "u.csv", index=False)
-    with pytest.raises(DataError, match=r"'w' cannot be used as weights.*row 6"):
+    with pytest.raises(DataError, match=r"'w' cannot be used as the weights.*row 6"):
         selector.fit(dagsel.scan(tmp_path / "u.csv", target="y"), sample_weight="w")
 
 

@@ -65,7 +65,7 @@ class Fold:
             MODEL, facts, columns, shift, [None, [train], [column_sums(train)]], [test]
         )
         assert start.null is not None
-        (self.part,) = make_parts([start], X.shape[1], MODEL.cutoff)
+        (self.part,) = make_parts([start], X.shape[1], MODEL.cutoff, largest=4)
         self.active = np.full(X.shape[1], full)
 
     def toggle(self, column, gone=None):
@@ -99,6 +99,32 @@ class Fold:
                 changed[column] ^= True
                 expected = self.refit_errors(changed)
                 np.testing.assert_allclose(errors, expected, rtol=1e-9, err_msg=f"{column}")
+
+
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_groups_of_dependent_columns(kind, full, library):
+    fold = Fold(*table(5, kind), full, library)
+    last = fold.X.shape[1] - 1
+    groups = [(last, last - 1), (0,), (1, 2, last - 2, 3), (4, last), (5,)]
+    for toggles in ([], [6], [2, last]):
+        for column in toggles:
+            fold.toggle(column)
+        asked = [group for group in groups if len(set(fold.active[list(group)])) == 1]
+        for active in (True, False):
+            chosen = [group for group in asked if fold.active[group[0]] == active]
+            if not chosen:
+                continue
+            before = fold.part
+            found = part_errors(fold.part, Candidates.of(chosen), fold.active)
+            for group, errors in zip(chosen, found.errors[0], strict=True):
+                changed = fold.active.copy()
+                changed[list(group)] = not active
+                expected = fold.refit_errors(changed)
+                np.testing.assert_allclose(errors, expected, rtol=1e-9, err_msg=f"{group}")
+            assert fold.part is before
+            # Scoring groups leaves no trace.
+            fold.check()
 
 
 @pytest.mark.parametrize("kind", KINDS)

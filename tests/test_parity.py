@@ -99,7 +99,13 @@ def test_like_mlxtend_in_every_direction(problem, direction):
 
 @pytest.mark.parametrize(
     ("problem", "splitter", "direction"),
-    product_of(REGULAR, SPLITTERS, DIRECTIONS, plain=lambda i, j, k: (i + j) % 4 == k),
+    # Half of the pairs of problem and splitter, each in one direction.
+    product_of(
+        REGULAR,
+        SPLITTERS,
+        DIRECTIONS,
+        plain=lambda i, j, k: (i + j) % 4 == k and j % 2 == i // 2 % 2,
+    ),
     ids=str,
 )
 def test_like_mlxtend_with_every_splitter(problem, splitter, direction):

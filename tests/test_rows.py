@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from problems import product_of
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_wine
 from sklearn.linear_model import LinearRegression, Ridge, RidgeClassifier
@@ -194,8 +195,9 @@ DATA = {
 }
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize(
+    ("data", "direction"), product_of(DATA, DIRECTIONS, plain=lambda i, j: i % 2 == j % 2)
+)
 def test_every_rank_and_direction(data, direction):
     rounds = 70 if direction == "backward" else 25
     played(Case(*DATA[data](), direction=direction), most=1, rounds=rounds)
@@ -316,12 +318,14 @@ def test_scorers_of_users_for_classes():
         played(Case(X, y, RidgeClassifier(), scoring, target=6), most=3)
 
 
-def test_equal_rows_rank_equally():
+@pytest.mark.parametrize(
+    "scoring", [RANKING[0], *(pytest.param(each, marks=pytest.mark.slow) for each in RANKING[1:])]
+)
+def test_equal_rows_rank_equally(scoring):
     rng = np.random.default_rng(3)
     X = np.hstack([np.eye(4)[rng.integers(4, size=120)], rng.integers(2, size=(120, 2))])
     y = (X @ rng.normal(size=6) + 0.8 * rng.normal(size=120) > 0).astype(int)
-    for scoring in RANKING:
-        played(Case(X, y, RidgeClassifier(), scoring, direction="forward", target=5))
+    played(Case(X, y, RidgeClassifier(), scoring, direction="forward", target=5))
 
 
 def test_decisions_within_rounding():

@@ -157,7 +157,7 @@ def test_parameters_are_those_of_the_constructor_and_settable(table):
         *("estimator", "n_features_to_select", "tol", "direction", "scoring", "cv", "n_jobs"),
         *("floating", "fixed_features", "feature_groups", "engine", "client", "verbose"),
         *("step", "patience", "max_seconds", "criterion", "alpha", "audit"),
-        *("weighted_scores", "categories"),
+        *("weighted_scores", "categories", "checkpoint"),
     }
     selector.set_params(estimator__alpha=5.0, direction="backward", n_features_to_select=5)
     assert selector.estimator.alpha == 5.0
@@ -1140,18 +1140,20 @@ def test_plan_tells_and_does_nothing(table):
     assert "DecisionTreeRegressor is n" in str(plan)
 
 
-def test_verbose_prints_a_line_a_round_to_standard_error(frame, capsys):
+@pytest.mark.parametrize(("seconds", "n_lines"), [(0.0, 3), (100.0, 2)])
+def test_verbose_prints_rounds_to_standard_error(frame, capsys, monkeypatch, seconds, n_lines):
+    monkeypatch.setattr("dagsel.monitor._SECONDS_BETWEEN_LINES", seconds)
     selector = SequentialFeatureSelector(
         LinearRegression(), n_features_to_select=4, direction="backward", verbose=1
     ).fit(*frame)
     out, err = capsys.readouterr()
     assert out == ""
     lines = err.splitlines()
-    assert len(lines) == 3
+    assert len(lines) == n_lines
     assert lines[0].startswith("[dagsel] round 0: start, 6 features, r2 0.")
     last = selector.selection_.rounds[-1]
     told = f"[dagsel] round 2: remove {last.feature}, 4 features, r2 {last.mean:.6g}; 0 to go"
-    assert lines[2] == told
+    assert lines[-1] == told
     selector.set_params(verbose=0).fit(*frame)
     assert capsys.readouterr() == ("", "")
 
@@ -1177,7 +1179,7 @@ def test_groups_reach_the_splitter(table, groups, engine):
             LinearRegression(), X[:, columns], y, cv=list(GroupKFold(4).split(X, y, groups))
         )
         np.testing.assert_allclose(done.fold_scores, expected, rtol=1e-9)
-    with pytest.raises(DataError, match="Give the group of each row as groups= to fit"):
+    with pytest.raises(DataError, match="Say with groups= which group each row is in"):
         selector.fit(X, y)
 
 

@@ -21,10 +21,8 @@ import click
 
 from dagsel.cli.errors import (
     FAILED,
-    NOTHING,
     CommandError,
-    Interrupted,
-    Signals,
+    ended_by,
     input_stage,
     quietly_broken_pipe,
     run_stage,
@@ -34,20 +32,20 @@ from dagsel.cli.options import Options, resume_options, shared_options
 from dagsel.cli.output import Output
 from dagsel.cli.progress import Reporter, reporting
 from dagsel.cli.recorded import recorded, restored
+from dagsel.cli.signals import NOTHING, Interrupted, Signals
 from dagsel.cli.where import connected
-from dagsel.data.sources import open_table, scan
+from dagsel.data.sources import scan
 from dagsel.engines.linear_model import final_step
-from dagsel.executors.choice import choose_executor, runner
 from dagsel.job import Job
 from dagsel.journal import read_journal
-from dagsel.plan import Plan
+from dagsel.plan import Plan, workers
 from dagsel.results import Selection
 from dagsel.selector import Selected, SequentialFeatureSelector
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["main"]
+__all__ = ["command", "exit_code"]
 
 logger = logging.getLogger("dagsel")
 
@@ -135,7 +133,7 @@ def _select(signals: Signals, options: Options, output: Output, checkpoint: str 
         connected(options, reporter, signals) as client,
     ):
         selector = _selector(options, client)
-        job = _open(selector, options, client, reporter)
+        job = _open(selector, options, reporter)
         if checkpoint is not None:
             folder = None if output.folder is None else str(output.folder.absolute())
             job.checkpoint, job.anew = checkpoint, output.force
@@ -158,27 +156,22 @@ def plan(signals: Signals, options: Options, as_json: bool) -> None:
         reporting(signals, sys.stderr, quiet=options.quiet) as reporter,
         connected(options, reporter, signals) as client,
     ):
-        made = _open(_selector(options, client), options, client, reporter).plan
+        made = _open(_selector(options, client), options, reporter).plan
     click.echo(json.dumps(_figures(made), indent=2) if as_json else str(made))
 
 
-def _open(
-    selector: SequentialFeatureSelector,
-    options: Options,
-    client: Client | None,
-    reporter: Reporter,
-) -> Job:
+def _open(selector: SequentialFeatureSelector, options: Options, reporter: Reporter) -> Job:
     """Turn options into a job."""
     with input_stage(debug=options.debug):
         reporter.phase(f"opening {_files(options.data)}")
         data = scan(
             options.data,
             target=options.target[0] if len(options.target) == 1 else options.target,
-            drop=[*options.drop, *([] if options.groups is None else [options.groups])],
+            drop=options.drop,
             columns=options.columns or None,
         )
         weights = {} if options.weights is None else {_weights_name(selector): options.weights}
-        return selector._open(data, None, _groups(options, client, reporter), weights, reporter)
+        return selector._open(data, None, options.groups, weights, reporter)
 
 
 def _selector(options: Options, client: Client | None) -> SequentialFeatureSelector:
@@ -210,17 +203,6 @@ def _weights_name(selector: SequentialFeatureSelector) -> str:
     return f"{prefix}sample_weight"
 
 
-def _groups(options: Options, client: Client | None, reporter: Reporter) -> Any:
-    """Read the column of groups, as if it were the target."""
-    if options.groups is None:
-        return None
-    # A feature there must be; the target is a column of numbers.
-    column = scan(options.data, target=options.groups, columns=[options.target[0]])
-    executor = choose_executor(client, None)
-    executor.progress.listener = reporter.progress
-    return open_table(column, run=runner(executor)).target
-
-
 def _files(data: Sequence[str]) -> str:
     return data[0] if len(data) == 1 else f"{data[0]} and {len(data) - 1} more"
 
@@ -243,7 +225,7 @@ def _run(
             job.run(reporter, options.max_seconds)
     except (CommandError, Interrupted) as error:
         with signals.held():
-            raise _with_what_is_kept(error, selection, output) from error
+            raise _with_what_is_kept(error, job, output) from error
     with signals.held():
         selected = selector._conclude(job)
         if selected.note is not None:
@@ -253,7 +235,7 @@ def _run(
 
 
 def _summary(made: Plan) -> str:
-    where = "in this process" if made.in_process else f"on {made.n_workers} workers"
+    where = "in this process" if made.in_process else f"on {workers(made.n_workers)}"
     return (
         f"{made.n_rows} rows, {made.n_columns} columns, {made.n_folds} folds: {made.n_rounds} "
         f"rounds, {made.n_candidates} candidates; engine {made.engine!r} {where} ({made.reason})"
@@ -303,24 +285,27 @@ def _name(selection: Selection, column: int) -> str:
     return str(column if selection.names is None else selection.names[column])
 
 
-def _with_what_is_kept(
-    error: CommandError | Interrupted, selection: Selection, output: Output
-) -> CommandError:
+def _with_what_is_kept(error: CommandError | Interrupted, job: Job, output: Output) -> CommandError:
     """Save what was decided, and say so in the error that ends the command."""
+    selection, checkpoint = job.selection, job.checkpoint
     n_rounds = len(selection.rounds)
     decided = f"{n_rounds} round{'s' if n_rounds > 1 else ''} decided before"
     if n_rounds == 0:
         kept = NOTHING
+    elif output.folder is None and checkpoint is not None:
+        kept = f"The {decided} are in the journal: `dagsel resume {checkpoint}` goes on from there."
     elif output.folder is None:
         kept = f"The {decided} would have been kept with -o."
     else:
         try:
             output.save(selection, None)
             kept = f"The {decided} can be found in {output.folder}, marked as incomplete."
+            if checkpoint is not None:
+                kept += f" `dagsel resume {checkpoint}` goes on from there."
         except OSError as failure:
             kept = f"The {decided} cannot be written: {failure}."
     if isinstance(error, Interrupted):
-        return error.ending(kept)
+        return ended_by(error, kept)
     return CommandError(f"{error.message} {kept}" if n_rounds else error.message, error.code)
 
 
@@ -337,12 +322,6 @@ def _figures(made: Plan) -> dict[str, Any]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command and exit with its code."""
-    with Signals() as signals:
-        sys.exit(_exit_code(arguments, signals))
-
-
 def _exit_at_once(code: int) -> NoReturn:
     """Exit without Python's own cleaning up."""
     for stream in (sys.stdout, sys.stderr):
@@ -351,7 +330,8 @@ def _exit_at_once(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _exit_code(arguments: Sequence[str] | None, signals: Signals) -> int:
+def exit_code(arguments: Sequence[str] | None, signals: Signals) -> int:
+    """Run the command and return the code to exit with."""
     try:
         with quietly_broken_pipe():
             code = command.main(arguments, prog_name="dagsel", standalone_mode=False, obj=signals)
@@ -369,7 +349,7 @@ def _exit_code(arguments: Sequence[str] | None, signals: Signals) -> int:
         # Before or after the command itself. click turns a KeyboardInterrupt into an Abort.
         cause = error if isinstance(error, Interrupted) else error.__cause__
         ended = cause if isinstance(cause, Interrupted) else Interrupted(signal.SIGINT)
-        final = ended.ending(NOTHING)
+        final = ended_by(ended, NOTHING)
         final.show()
         return final.code
     # With standalone_mode=False click returns the code of --help and --version.

@@ -5,27 +5,24 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 import os
-import re
-import signal
 import sys
 import traceback
 from asyncio import CancelledError
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
 from typing import IO, Any
 
 import click
 
+from dagsel.cli.signals import Interrupted
+from dagsel.cli.wording import in_options
 from dagsel.exceptions import CheckpointError, DagselError, DataError, ScoringError
 
 __all__ = [
     "FAILED",
-    "NOTHING",
     "USAGE",
     "CommandError",
-    "Interrupted",
-    "Signals",
+    "ended_by",
     "input_stage",
     "quietly_broken_pipe",
     "run_stage",
@@ -36,27 +33,10 @@ logger = logging.getLogger("dagsel")
 FAILED = 1
 USAGE = 2
 
-NOTHING = "Nothing was decided."
-
 _LOST = (
     "the connection to the Dask scheduler was lost and did not come back. See whether the "
     "scheduler still runs and what it says in its log."
 )
-
-# What the Python interface calls what here is an option.
-_OPTION_OF = {
-    "n_features_to_select='auto'": "--k auto",
-    "n_features_to_select=": "--k ",
-    "n_features_to_select": "--k",
-    "fixed_features": "--fixed",
-    "engine=": "--engine ",
-    "audit=": "--audit ",
-    "sample_weight": "--weights",
-    "weighted_scores=True": "--weighted-scores",
-    "categories='one-hot'": "--categories one-hot",
-}
-
-_RANGE = re.compile(r"--k \((\d+), (\d+)\)")
 
 
 class CommandError(click.ClickException):
@@ -87,86 +67,9 @@ class CommandError(click.ClickException):
         click.echo(f"{self.prefix}{self.message}", file=file, err=file is None)
 
 
-class Interrupted(KeyboardInterrupt):
-    """The user, or the system, asked the process to end.
-
-    A `KeyboardInterrupt` whatever the signal, because that is what libraries clean up after.
-    """
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(signum)
-        self.signum = signum
-
-    def __str__(self) -> str:
-        return f"Interrupted by {signal.Signals(self.signum).name}."
-
-    def ending(self, kept: str, *, at_once: bool = False) -> CommandError:
-        """Return the error that ends the command, and says what was kept.
-
-        Its code is the one that shells expect: 130 for Ctrl-C, 143 for SIGTERM.
-        """
-        return CommandError(kept, 128 + self.signum, prefix=f"{self} ", at_once=at_once)
-
-
-class Signals:
-    """Turns the first signal into an `Interrupted`; the second ends the process at once.
-
-    An exception raised by a signal can get lost, in a callback for instance. So the signal is
-    remembered, and `check` raises it again.
-    """
-
-    def __init__(self) -> None:
-        self._signum: int | None = None
-        self._held = False
-        self._deferred = False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Signals:
-        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-            signum = getattr(signal, name, None)
-            # A signal that is ignored, as by nohup, stays ignored.
-            if signum is not None and signal.getsignal(signum) != signal.SIG_IGN:
-                self._before[signum] = signal.signal(signum, self._receive)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for signum, handler in self._before.items():
-            signal.signal(signum, handler)
-        self._before.clear()
-
-    def _receive(self, signum: int, _: FrameType | None) -> None:
-        if self._held:
-            return
-        if self._signum is not None:
-            signal.signal(signum, signal.SIG_DFL)
-            os.kill(os.getpid(), signum)
-        self._signum = signum
-        if not self._deferred:
-            raise Interrupted(signum)
-
-    def check(self) -> None:
-        """Raise `Interrupted` if there was a signal."""
-        if self._signum is not None:
-            raise Interrupted(self._signum)
-
-    @contextmanager
-    def deferred(self) -> Iterator[None]:
-        """Raise `Interrupted` only at the end, of something that must not be left half done."""
-        self._deferred = True
-        try:
-            yield
-        finally:
-            self._deferred = False
-        self.check()
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Take no notice of signals for the moment that it takes to write the results."""
-        self._held = True
-        try:
-            yield
-        finally:
-            self._held = False
+def ended_by(interrupted: Interrupted, kept: str, *, at_once: bool = False) -> CommandError:
+    """Return the error that ends the command after a signal, and says what was kept."""
+    return CommandError(kept, interrupted.code, prefix=f"{interrupted} ", at_once=at_once)
 
 
 @contextmanager
@@ -222,14 +125,7 @@ def _command_error(
     logger.debug("%s", shown.rstrip())
     if debug:
         click.echo(shown, err=True, nl=False)
-    return CommandError(_in_options(str(error)) if text is None else text, exit_code)
-
-
-def _in_options(text: str) -> str:
-    """Name the command's options where a message names the Python interface's parameters."""
-    for parameter, option in _OPTION_OF.items():
-        text = text.replace(parameter, option)
-    return _RANGE.sub(r"--k \1-\2", text)
+    return CommandError(in_options(str(error)) if text is None else text, exit_code)
 
 
 @contextmanager

@@ -10,8 +10,9 @@ from typing import Any, get_args
 
 import click
 
-from dagsel.cli.errors import NOTHING, Interrupted
+from dagsel.cli.errors import ended_by
 from dagsel.cli.objects import literal
+from dagsel.cli.signals import NOTHING, Interrupted
 from dagsel.criterion import CRITERIA, CriterionName
 from dagsel.engines.registry import ENGINE_NAMES, EngineName
 from dagsel.opening import Categories
@@ -354,7 +355,7 @@ def shared_options(command: Callable[..., None]) -> Callable[..., None]:
             command(options, **values)
         except Interrupted as error:
             # Not left to click, which prints an empty line.
-            raise error.ending(NOTHING) from error
+            raise ended_by(error, NOTHING) from error
 
     limit = _max_seconds("Begin no round after so long, and take what was found until then.")
     for decorator in reversed((*_DECORATORS, limit, *_WHERE, _timeout(20.0), *_PRINTS)):
@@ -377,7 +378,7 @@ def resume_options(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(given, **values)
         except Interrupted as error:
-            raise error.ending(NOTHING) from error
+            raise ended_by(error, NOTHING) from error
 
     for decorator in reversed(decorators):
         packed = decorator(packed)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dagsel.cli.errors import Signals
+from dagsel.cli.signals import Signals
+from dagsel.cli.wording import in_options
 from dagsel.exceptions import DagselWarning
 from dagsel.monitor import LogMonitor, describe
 
@@ -75,6 +76,7 @@ class Reporter(LogMonitor):
 
     def note(self, text: str) -> None:
         """Show and log a note, once."""
+        text = in_options(text)
         if text not in self._told:
             self._told.add(text)
             super().note(text)

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from dagsel.cli.errors import FAILED, NOTHING, USAGE, CommandError, Interrupted, Signals
+from dagsel.cli.errors import FAILED, USAGE, CommandError, ended_by
 from dagsel.cli.options import Options
 from dagsel.cli.progress import Reporter
+from dagsel.cli.signals import NOTHING, Interrupted, Signals
+from dagsel.plan import workers
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -65,7 +67,8 @@ def _own_cluster(
     from distributed import Client, LocalCluster
 
     n_workers = options.workers
-    reporter.phase(f"starting {n_workers} worker processes")
+    processes = f"worker process{'' if n_workers == 1 else 'es'}"
+    reporter.phase(f"starting {n_workers} {processes}")
     try:
         # Interrupted half way, it would leave processes behind and complain at length.
         with signals.deferred():
@@ -80,7 +83,7 @@ def _own_cluster(
             )
             opened.callback(_close, cluster)
     except (OSError, RuntimeError, TimeoutError) as error:
-        msg = f"the {n_workers} worker processes could not be started: {error}"
+        msg = f"the {n_workers} {processes} could not be started: {error}"
         raise CommandError(msg, FAILED) from error
     client = Client(cluster, set_as_default=False)
     opened.callback(_close, client)
@@ -115,7 +118,7 @@ def _given_cluster(
     except Interrupted as error:
         # Nobody has the client, so nobody can close it, and left to itself it waits for the
         # scheduler when Python ends, for twice as long as it was told to.
-        raise error.ending(NOTHING, at_once=True) from error
+        raise ended_by(error, NOTHING, at_once=True) from error
     opened.callback(_close, client)
     _wait(client, 1, options.timeout)
     return client
@@ -150,7 +153,7 @@ def _wait(client: Client, n_workers: int, seconds: float) -> None:
         where = client.scheduler.address
         there = len(client.nthreads())
         msg = (
-            f"the scheduler at {where} has {there} of {n_workers} workers after {seconds:g} s. "
+            f"the scheduler at {where} has {there} of {workers(n_workers)} after {seconds:g} s. "
             f"Start one with `dask worker {where}`, or wait longer with --timeout."
         )
         raise CommandError(msg, USAGE) from error

@@ -1,4 +1,4 @@
-"""Columns of the user's table that are no features: weights, named by their label."""
+"""Columns of the user's table that are no features: groups and weights, named by their label."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dagsel.data.sources import Compute, Run, open_table
 from dagsel.data.values import listing, unknown_columns
 from dagsel.exceptions import DataError
 
-__all__ = ["checked_weights", "is_weight", "take_weights"]
+__all__ = ["checked_weights", "is_weight", "take_columns"]
 
 Parameters = dict[str, Any]
 
@@ -27,15 +27,17 @@ def is_weight(name: str) -> bool:
     return name.rpartition("__")[2] == "sample_weight"
 
 
-def take_weights(
-    X: Any, *given: Mapping[str, Any], run: Run = map, compute: Compute = compute_here
-) -> tuple[Any, list[Parameters]]:
-    """Take the columns out of a table whose labels are given as weights.
+def take_columns(
+    X: Any, groups: Any, *given: Mapping[str, Any], run: Run = map, compute: Compute = compute_here
+) -> tuple[Any, tuple[Any, ...]]:
+    """Take the columns out of a table whose labels are given as groups or weights.
 
     Parameters
     ----------
     X : frame, Dask data frame, Scan or any other table
         Left as it is where no label is given.
+    groups : array-like, Dask collection, str or None
+        The group of every row, or the label of their column.
     *given : mapping
         Parameters by name; the weights among them may be labels, arrays or Dask collections.
     run, compute : callable
@@ -45,8 +47,8 @@ def take_weights(
     -------
     X
         Without these columns.
-    list of dict
-        `given`, with arrays of shape (n_rows,) in place of labels and of Dask collections.
+    tuple of (groups, dict, ...)
+        What was given, with arrays of shape (n_rows,) in place of labels and Dask collections.
 
     Raises
     ------
@@ -55,57 +57,74 @@ def take_weights(
 
     Notes
     -----
-    Of files the column is read at once, in a pass of its own; its size is that of the target.
+    Of files a column is read at once, in a pass of its own; its size is that of the target.
     """
-    found: dict[Hashable, Any] = {}
-    taken: list[Parameters] = []
-    for parameters in given:
-        values = dict(parameters)
-        for name, value in parameters.items():
-            if not is_weight(name):
-                continue
-            if isinstance(value, str):
-                if value not in found:
-                    X, found[value] = _take(X, value, name, run, compute)
-                values[name] = found[value]
-            elif is_dask(value):
-                (values[name],) = compute(value)
-        taken.append(values)
-    return X, taken
+    taken = _Taken(X, run, compute)
+    values = (
+        taken.values("groups", "the groups", groups),
+        *(
+            {
+                name: taken.values(name, "the weights", value) if is_weight(name) else value
+                for name, value in parameters.items()
+            }
+            for parameters in given
+        ),
+    )
+    return taken.table, values
 
 
-def _take(X: Any, label: str, name: str, run: Run, compute: Compute) -> tuple[Any, Any]:
-    role = "the weights"
-    if isinstance(X, Scan):
-        return _take_from_files(X, label, role, run)
+class _Taken:
+    """A table, and the columns that were taken out of it."""
+
+    def __init__(self, table: Any, run: Run, compute: Compute) -> None:
+        self.table = table
+        self._run = run
+        self._compute = compute
+        self._found: dict[Hashable, Any] = {}
+
+    def values(self, name: str, role: str, value: Any) -> Any:
+        """Return the values of a label or of a Dask collection; others as they are."""
+        if is_dask(value):
+            return self._compute(value)[0]
+        if not isinstance(value, str):
+            return value
+        if value not in self._found:
+            take = _take_from_files if isinstance(self.table, Scan) else _take_from_frame
+            self.table, found = take(self.table, value, name, role, self._run)
+            self._found[value] = self._compute(found)[0] if is_dask(found) else found
+        return self._found[value]
+
+
+def _take_from_frame(X: Any, label: str, name: str, role: str, run: Run) -> tuple[Any, Any]:
+    del run
     if not (frames.is_frame(X) or is_dask_frame(X)):
         msg = (
             f"{name} is the label {label!r}, but X is a {type(X).__name__}, which has no column "
-            "labels. Give one weight for every row."
+            "labels. Give one value for every row."
         )
         raise DataError(msg)
     unknown_columns([label], tuple(X.columns), role, "the table")
-    rest, values = frames.split_target(X, label)
-    if is_dask(values):
-        (values,) = compute(values)
-    return rest, values
+    return frames.split_target(X, label)
 
 
-def _take_from_files(scan: Scan, label: str, role: str, run: Run) -> tuple[Scan, NDArray[Any]]:
+def _take_from_files(
+    scan: Scan, label: str, name: str, role: str, run: Run
+) -> tuple[Scan, NDArray[Any]]:
     """Read a column as if it were the target."""
+    del name
     unknown_columns([label], scan.layout.header, role, repr(short_name(scan.paths[0])))
     if label in scan.target:
-        msg = f"The column {label!r} is the target and the weights at once. Name another column."
+        msg = f"The column {label!r} is the target and {role} at once. Name another column."
         raise DataError(msg)
-    features = tuple(name for name in scan.features if name != label)
+    features = tuple(each for each in scan.features if each != label)
     if not features:
-        msg = f"No feature columns are left in {short_name(scan.paths[0])!r} beside the weights."
+        msg = f"No feature columns are left in {short_name(scan.paths[0])!r} beside {role}."
         raise DataError(msg)
     # A feature there must be.
     try:
         column = open_table(replace(scan, target=(label,), features=features[:1]), run=run)
     except DataError as error:  # in the words for a target
-        msg = f"The column {label!r} cannot be used as weights. Taken as a target: {error}"
+        msg = f"The column {label!r} cannot be used as {role}. Taken as a target: {error}"
         raise DataError(msg) from error
     return replace(scan, features=features), column.target
 

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, NoReturn
 from dagsel.data.blocks import Block, Slab
 from dagsel.data.files import is_compressed, open_bytes, read_errors, short_name
 from dagsel.data.slabs import cut_slabs, missing_value
+from dagsel.data.values import CODING
 from dagsel.exceptions import DataError
 
 __all__ = ["CsvReader", "CsvRows", "Parser", "data_row", "skip"]
@@ -271,9 +272,7 @@ class CsvReader:
         what = "true or false" if i in self.bools else "a number"
         msg = (
             f"Column {name!r} has {column[row].as_py()!r}, which is not {what}, in {place(row)}. "
-            "Drop the column with drop=[...] or --drop, or encode it as numbers; a "
-            "SequentialFeatureSelector(categories='one-hot') or --categories one-hot encodes "
-            f"text.{more}"
+            f"Leave the column out (drop=[...]), or encode it as numbers; {CODING}.{more}"
         )
         raise DataError(msg)
 

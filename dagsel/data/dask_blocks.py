@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from dagsel.data import frames
 from dagsel.data.arrays import RowsReader, target_values
 from dagsel.data.blocks import Block, Table
-from dagsel.data.values import check_lengths, check_target, row_of_array
+from dagsel.data.values import check_lengths, check_target, row_of_array, unknown_columns
 from dagsel.exceptions import DataError
 
-__all__ = ["compute_here", "dask_table", "is_dask", "is_dask_frame"]
+__all__ = ["compute_here", "dask_table", "is_dask", "is_dask_frame", "selected_columns"]
 
 _MODULE = "dask.dataframe"
 
@@ -38,6 +38,42 @@ def compute_here(*collections: Any) -> tuple[Any, ...]:
     import dask
 
     return tuple(dask.compute(*collections))
+
+
+def selected_columns(
+    collection: Any, columns: Sequence[int], names: Sequence[Hashable] | None, n_columns: int
+) -> Any:
+    """Return some columns of a Dask array or data frame, computing nothing.
+
+    Parameters
+    ----------
+    collection : dask.array.Array or dask.dataframe.DataFrame
+    columns : sequence of int
+        Positions among the columns that were seen in a fit.
+    names : sequence or None
+        The labels of those. By them a data frame's columns are found, wherever they are; without
+        them by position, as an array's.
+    n_columns : int
+        How many those were.
+
+    Raises
+    ------
+    DataError
+        If the collection lacks a column, or has another number of them and no labels.
+    """
+    if collection.ndim != 2:
+        msg = f"X has {collection.ndim} dimension(s), but must have rows and columns."
+        raise DataError(msg)
+    framed = is_dask_frame(collection)
+    if framed and names is not None:
+        wanted = [names[column] for column in columns]
+        unknown_columns(wanted, tuple(collection.columns), "selected", "X")
+        return collection[wanted]
+    there = len(collection.columns) if framed else collection.shape[1]
+    if there != n_columns:
+        msg = f"X has {there} columns, but {n_columns} were seen in fit."
+        raise DataError(msg)
+    return collection.iloc[:, list(columns)] if framed else collection[:, list(columns)]
 
 
 def dask_table(

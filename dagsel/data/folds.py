@@ -396,7 +396,7 @@ def _split_by(splitter: Any, n_rows: int, X: Any, y: Any, groups: Any) -> Folds:
     except (ValueError, TypeError, IndexError) as error:
         msg = f"{splitter!r} cannot split the {n_rows} rows: {error}"
         if groups is None and "group" in str(error).lower():
-            msg += " Give the group of each row as groups= to fit."
+            msg += " Say with groups= which group each row is in."
         raise DataError(msg) from error
 
 

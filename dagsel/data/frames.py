@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagsel.data.values import Place, as_float, listing, unknown_columns
+from dagsel.data.values import CODING, Place, as_float, listing, unknown_columns
 from dagsel.exceptions import DataError
 
 __all__ = [
@@ -119,16 +119,23 @@ def series_values(values: Any) -> NDArray[Any]:
     return np.asarray(values.to_numpy())
 
 
-def check_numeric(frame: Any) -> None:
-    """Raise a `DataError` that names the columns which are not numbers."""
+def check_numeric(frame: Any, *, coded: bool = False) -> None:
+    """Raise a `DataError` that names the columns which are not numbers.
+
+    Parameters
+    ----------
+    frame : frame
+        Of pandas, polars or cuDF.
+    coded : bool
+        Whether columns of text were coded, so that others are left.
+    """
     odd = [(name, dtype) for name, dtype in _dtypes(frame) if not _is_number(dtype)]
     if not odd:
         return
     named = ", ".join(f"{name!r} ({dtype})" for name, dtype in odd[:5])
     more = f" and {len(odd) - 5} more" if len(odd) > 5 else ""
-    msg = (
-        f"Columns are not numeric: {named}{more}. Drop them, or encode them as numbers; columns of "
-        "text or categories are encoded by SequentialFeatureSelector(categories='one-hot')."
+    msg = f"Columns are not numeric: {named}{more}. Drop them, or encode them as numbers" + (
+        "." if coded else f"; {CODING}."
     )
     raise DataError(msg)
 

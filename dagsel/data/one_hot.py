@@ -181,7 +181,7 @@ def _code(
     numbers = [name for name, column in zip(names, apart, strict=True) if column is None]
     if numbers:
         rest = frame[numbers]
-        frames.check_numeric(rest)
+        frames.check_numeric(rest, coded=True)
         places = [edges[i] for i, column in enumerate(apart) if column is None]
         coded[:, places] = frames.float_rows(rest, 0, len(rest), numbers, row_of_array(0))
     rows = np.arange(len(frame))

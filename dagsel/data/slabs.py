@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagsel.data.blocks import Block, Slab
-from dagsel.data.values import check_features
+from dagsel.data.values import CODING, check_features
 from dagsel.exceptions import DataError
 
 __all__ = ["cut_slabs", "missing_value", "type_error"]
@@ -121,8 +121,8 @@ def _numbers(column: Any) -> NDArray[Any]:
 def missing_value(column: str, place: str) -> DataError:
     """Return the error for an empty cell."""
     msg = (
-        f"{column} has no value in {place}. Drop the column (drop=[...], --drop), "
-        "leave such rows out, or impute before the selection."
+        f"{column} has no value in {place}. Leave the column out (drop=[...]), "
+        "or such rows, or impute before the selection."
     )
     return DataError(msg)
 
@@ -133,7 +133,6 @@ def type_error(columns: Sequence[tuple[str, str]], where: str) -> DataError:
     more = f" and {len(columns) - 5} more" if len(columns) > 5 else ""
     msg = (
         f"Columns of {where} are not numeric: {named}{more}. "
-        "Drop them with drop=[...] or --drop, or encode them as numbers; a "
-        "SequentialFeatureSelector(categories='one-hot') or --categories one-hot encodes text."
+        f"Leave them out (drop=[...]), or encode them as numbers; {CODING}."
     )
     return DataError(msg)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,9 +12,10 @@ from dagsel.data.blocks import Table
 from dagsel.data.dask_blocks import compute_here, dask_table, is_dask, is_dask_frame
 from dagsel.data.files import Format, Layout, PathLike, Scan, expand, file_format, short_name
 from dagsel.data.values import check_lengths, listing, unknown_columns
-from dagsel.exceptions import DagselWarning, DataError
+from dagsel.exceptions import DataError
+from dagsel.warning import warn
 
-__all__ = ["Scan", "open_table", "scan", "scan_of_paths", "split_blocks"]
+__all__ = ["Scan", "open_table", "refuse_files", "scan", "scan_of_paths", "split_blocks"]
 
 Run = Callable[..., Any]
 Compute = Callable[..., tuple[Any, ...]]
@@ -121,11 +121,9 @@ def _features(
         msg = f"No feature columns are left in {where}: all are the target or dropped."
         raise DataError(msg)
     if columns is None and features[0] == "Unnamed: 0":
-        warnings.warn(
+        warn(
             f"The first column of {where} has no name and looks like a row index. It is taken as "
-            'the feature "Unnamed: 0"; leave it out with drop=["Unnamed: 0"].',
-            DagselWarning,
-            stacklevel=3,
+            "the feature 'Unnamed: 0'; leave it out with drop=['Unnamed: 0']."
         )
     return features
 
@@ -183,6 +181,24 @@ def open_table(X: Any, y: Any = None, *, run: Run = map, compute: Compute = comp
 def scan_of_paths(X: Any, y: Any) -> tuple[Any, Any]:
     """Return (scan, None) for paths and the name of the target; anything else as it is."""
     return (scan(X, target=_target_names(y)), None) if _is_paths(X) else (X, y)
+
+
+def refuse_files(X: Any) -> None:
+    """Refuse what `fit` would read by itself where columns are to be returned.
+
+    Raises
+    ------
+    DataError
+        For a `Scan`, a path, and a list of paths.
+    """
+    if isinstance(X, Scan) or _is_paths(X):
+        what = "a Scan" if isinstance(X, Scan) else "a path, or several"
+        msg = (
+            f"transform takes arrays, frames and Dask collections, and X is {what}. Read the "
+            "selected columns instead, for instance by pandas.read_csv(..., "
+            "usecols=selector.get_feature_names_out()); they need no transform."
+        )
+        raise DataError(msg)
 
 
 def _scanned(described: Scan, run: Run) -> Table:

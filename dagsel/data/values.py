@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dagsel.exceptions import DataError
 
 __all__ = [
+    "CODING",
     "Place",
     "as_float",
     "check_features",
@@ -28,6 +29,9 @@ __all__ = [
 
 Place = Callable[[int], str]
 """Says in the user's terms where a row is, given its position in the piece that was checked."""
+
+CODING = "a sequential selection encodes columns of text by categories='one-hot'"
+"""What there is for them; said where it has not been asked for."""
 
 _REMEDY = "Drop the column, or the rows, or impute before the selection."
 
@@ -137,7 +141,7 @@ def check_features(
     msg = f"Column {column_label(names, column)} has {what} in {place(row)}. "
     others = [names[j] if names is not None else j for j in columns.tolist() if j != column]
     if others:
-        msg += f"Also in the following rows: {listing(others)}. "
+        msg += f"Other columns with such values, in this row or below: {listing(others)}. "
     msg += _REMEDY
     raise DataError(msg)
 

@@ -82,6 +82,8 @@ def linear_model(estimator: Any) -> LinearModel | str:
         # Handed to `scipy.linalg.lstsq`. Before scikit-learn 1.7 there was no `tol`, and LAPACK's
         # default was used.
         cutoff = float(getattr(estimator, "tol", EPSILON))
+        if not cutoff >= 0:
+            return f"LinearRegression(tol={cutoff:g}) is not a cutoff"
         return LinearModel(intercept, cutoff=cutoff, standardise=standardise)
     return _ridge_model(estimator, intercept, standardise)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -105,7 +105,7 @@ class ClusterExecutor:
         """
         futures = list(handles)
         try:
-            with self._communicating(futures):
+            with self._communicating(futures), self._abandoned_if_interrupted(futures):
                 self._wait(futures)
                 return list(self.client.gather(futures))
         except Exception as error:
@@ -114,8 +114,23 @@ class ClusterExecutor:
     def settle(self, handles: Sequence[Handle]) -> None:
         """Wait for tasks; see `Executor.settle`."""
         if handles:
-            with self._communicating(handles):
+            with self._communicating(handles), self._abandoned_if_interrupted(handles):
                 self._wait(list(handles))
+
+    @contextmanager
+    def _abandoned_if_interrupted(self, futures: Sequence[Any]) -> Iterator[None]:
+        """Have the cluster drop tasks that nobody waits for after Ctrl-C.
+
+        Those that progress is counted of are kept by Dask until they are done.
+        """
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException:
+            with suppress(Exception):
+                self.client.cancel([each for each in futures if not each.done()])
+            raise
 
     @contextmanager
     def _communicating(self, futures: Sequence[Any] = ()) -> Iterator[None]:

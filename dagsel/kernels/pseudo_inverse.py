@@ -39,7 +39,9 @@ class PseudoInverse(NamedTuple):
     inverse_norm, norm : float
         Upper bounds of 1/σ_min² of the kept and σ_max²; zero where there is no column.
     dropped : float
-        Largest singular value that was dropped, relative to σ_max; zero if none was.
+        Length of the longest combination of columns that was dropped, relative to what it would be
+        if they were orthogonal: rounding for dependent columns, and more for columns that are
+        merely small next to others. Zero if none was dropped.
     unclear : bool
         Whether it cannot be told which columns are essential.
     """
@@ -135,7 +137,7 @@ def _by_singular_values(xp: Any, rows: Array, squares: Array, zero: float) -> Ps
     left, values, right = xp.linalg.svd(rows, full_matrices=False)
     largest = float(xp.max(values))
     rank = int(xp.count_nonzero(values > zero * largest))
-    dropped = float(values[rank]) / largest if rank < values.shape[0] else 0.0
+    dropped = _dropped(xp, left[:, rank:], values[rank:], squares)
     left, kept = left[:, :rank], values[:rank]
     basis = right[:rank, :].T
     duals = xp.matmul(left / kept[None, :], basis.T)
@@ -158,6 +160,14 @@ def _by_singular_values(xp: Any, rows: Array, squares: Array, zero: float) -> Ps
         dropped=dropped,
         unclear=unclear,
     )
+
+
+def _dropped(xp: Any, left: Array, values: Array, squares: Array) -> float:
+    """Return `PseudoInverse.dropped` of singular vectors and values."""
+    if not values.shape[0]:
+        return 0.0
+    apart = xp.sqrt(xp.sum(left * left * squares[:, None], axis=0))
+    return float(xp.max(values / xp.where(apart > 0, apart, xp.ones_like(apart))))
 
 
 def null_diagonal(

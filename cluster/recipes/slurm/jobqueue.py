@@ -3,9 +3,9 @@
     python jobqueue.py --jobs 8 --memory 4GB -- select 'data/*.parquet' --target label -o results
 
 Where `dagsel.sbatch` waits until all its nodes are free at once, this takes jobs as they come. It
-runs on a login node or in a job of its own, and keeps the scheduler. What follows `--` are arguments
-of dagsel. Options that are not given are taken from dask-jobqueue's configuration
-(`~/.config/dask/jobqueue.yaml`), as sites provide it. `--dry-run` prints the script of a job.
+runs on a login node or in a job of its own, and keeps the scheduler. What follows `--` are the
+arguments of dagsel. What is not given as an option (partition, account, interface) is taken from
+dask-jobqueue's configuration, `~/.config/dask/jobqueue.yaml`. `--dry-run` prints a job's script.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def parsed() -> argparse.Namespace:
 
 def cluster_of(options: argparse.Namespace) -> SLURMCluster:
     """Return a cluster that has a scheduler and no jobs yet."""
+    workers = max(1, options.gpus)
     # A worker has one task at a time, whose matrix products may use all its cores.
-    threads = max(1, options.cores // max(1, options.gpus))
+    threads = max(1, options.cores // workers)
     libraries = ("OMP", "OPENBLAS", "MKL")
     environ = {f"{library}_NUM_THREADS": threads for library in libraries}
     given: dict[str, Any] = {
@@ -62,9 +63,9 @@ def cluster_of(options: argparse.Namespace) -> SLURMCluster:
         given["worker_command"] = "dask cuda worker"
         given["job_extra_directives"] = [f"--gres=gpu:{options.gpus}"]
     return SLURMCluster(
-        # Dask would take the cores for threads, with a task each.
-        cores=1,
-        processes=1,
+        # What dask-jobqueue calls cores are threads with a task each.
+        cores=workers,
+        processes=workers,
         job_cpu=options.cores,
         memory=options.memory,
         walltime=options.walltime,

@@ -16,6 +16,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dagsel.exceptions import NotCertifiedError
+
+# Importances are equal if they differ by no more than the first, relatively; and all are nothing
+# that are smaller than the second, relative to the greatest: of a coefficient, 1e-10.
+_EQUAL = 1e-9
+_NOTHING = 1e-20
+
 __all__ = [
     "Elimination",
     "EliminationPath",
@@ -154,6 +161,11 @@ def least_important(
         At least 1, and at most the number of columns that are not protected.
     protected : ndarray of bool of shape (m,)
         Columns that stay whatever their importance.
+
+    Raises
+    ------
+    NotCertifiedError
+        If rounding is so large that it decides.
     """
     values, rounding = importances
     free = np.flatnonzero(~protected)
@@ -161,7 +173,26 @@ def least_important(
     below = values[free] + rounding[free] < values[last] - rounding[last]
     near = ~below & (values[free] - rounding[free] <= values[last] + rounding[last])
     certain = free[below]
+    if np.count_nonzero(near) > n - len(certain):
+        _check_tie(values, rounding, free[near], last)
     return np.sort(np.concatenate([certain, free[near][: n - len(certain)]]))
+
+
+def _check_tie(
+    values: NDArray[np.float64], rounding: NDArray[np.float64], tied: NDArray[np.intp], last: int
+) -> None:
+    """Make sure that importances which cannot be told apart are equal, and not just unknown."""
+    differ = np.abs(values[tied] - values[last]) > _EQUAL * values[last]
+    # Next to the greatest importance they may all be nothing.
+    unknown = rounding[tied] > _NOTHING * np.max(values)
+    if np.any(differ & unknown):
+        column = int(tied[np.argmax(differ & unknown)])
+        msg = (
+            "the coefficients of several columns differ by less than the rounding that they can "
+            f"have (position {column} of those left, by {rounding[column]:.0e} of its square), so "
+            "that it cannot be told which of them is least important"
+        )
+        raise NotCertifiedError(msg)
 
 
 def eliminate(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.metrics import get_scorer
@@ -43,11 +43,19 @@ class RowsElimination(LinearElimination):
         safe = np.where(lengths > 0, lengths, 1.0)
         return found, np.where(lengths > 0, error / safe, 0.0)
 
+    def __init__(self, engine: RowsEngine, resident: Sequence[Any], *, scored: bool) -> None:
+        super().__init__(engine, resident, scored=scored)
+        self._certify()
+
     def remove(self, columns: Sequence[int]) -> None:
         """See `LinearElimination.remove`."""
         self._move(columns)
-        if not self._scored and len(self._columns):
-            # A score certifies the subset. R² is certified in absolute terms, so a close fit does
-            # not matter here.
-            squared = Measure("squared", "r2", get_scorer("r2"))
-            replace(self._engine, measure=squared).score(self._state, Request(self._subset, ()))
+        self._certify()
+
+    def _certify(self) -> None:
+        """Make sure of the subset, where no score is asked for that would."""
+        if self._scored or not len(self._columns):
+            return
+        # R² is certified in absolute terms, so a close fit does not matter here.
+        squared = Measure("squared", "r2", get_scorer("r2"))
+        replace(self._engine, measure=squared).score(self._state, Request(self._subset, ()))

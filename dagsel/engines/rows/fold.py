@@ -41,6 +41,9 @@ CLEAR_OF_CUTOFF = 1.01
 # Singular values that are rounding are smaller, relative to the largest. Those that an estimator
 # drops must be, or every refit would decide anew what to drop.
 _ZERO = 1e-13
+# A combination of columns that is dropped has this much of the length that it would have if they
+# were orthogonal, or less. Else they are not dependent, and are back when larger columns leave.
+_DEPENDENT = 1e-9
 # Squares of smaller or larger numbers leave the range of double precision.
 _SMALLEST, _LARGEST = 1e-140, 1e140
 _SLAB_ROWS = 65536
@@ -256,6 +259,9 @@ def _check_centre(fold: int, mean: Floats, train: Floats) -> None:
 
 
 def _check_size(fold: int, train: Floats) -> None:
+    if not len(train):
+        msg = f"fold {fold} has no training rows with a weight above 0"
+        raise NotCertifiedError(msg)
     size = np.max(np.abs(train), axis=0)
     outside = (size > 0) & ((size < _SMALLEST) | (size > _LARGEST))
     if np.any(outside):
@@ -328,8 +334,12 @@ def check_inverse(model: LinearModel, fold: int, inverse: PseudoInverse) -> None
     if inverse.unclear:
         raise NotCertifiedError(_explain_unclear(fold))
     deficient = inverse.rank < inverse.duals.shape[0]
-    if model.cutoff is not None and deficient and model.cutoff < 2 * _ZERO:
+    if model.cutoff is None:
+        return
+    if deficient and model.cutoff < 2 * _ZERO:
         raise NotCertifiedError(_explain_small_cutoff(fold, model.cutoff))
+    if inverse.dropped > min(_DEPENDENT, model.cutoff / 10):
+        raise NotCertifiedError(_explain_units(fold))
 
 
 def _is_clear(model: LinearModel, inverse: PseudoInverse) -> bool:
@@ -402,6 +412,14 @@ def _explain_unclear(fold: int) -> str:
     return (
         f"in the training rows of fold {fold} some columns are so near to linear dependence that "
         "rounding decides whether they are; drop or standardise them to stay on the fast engine"
+    )
+
+
+def _explain_units(fold: int) -> str:
+    return (
+        f"in the training rows of fold {fold} some columns are so small next to others that the "
+        "estimator drops them, as long as those others are in the model; standardise the columns "
+        "to stay on the fast engine"
     )
 
 

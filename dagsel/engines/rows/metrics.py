@@ -157,7 +157,15 @@ class Measure:
             stand_in = _Regressor(numbers if facts.truth.ndim == 2 else numbers[:, 0])
         weights = {} if facts.weight is None else {"sample_weight": facts.weight}
         rows = np.empty((len(facts.truth), 0))
-        return float(self.scorer(stand_in, rows, facts.truth, **weights))
+        try:
+            return float(self.scorer(stand_in, rows, facts.truth, **weights))
+        except Exception as error:
+            # It may do so for a single candidate, which refits pass over.
+            msg = (
+                f"the metric fails for some predictions ({type(error).__name__}: {error}), and "
+                "refits can tell for which"
+            )
+            raise NotCertifiedError(msg) from error
 
 
 class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]

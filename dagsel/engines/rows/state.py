@@ -133,6 +133,9 @@ def test_facts(
 ) -> tuple[TestRowsFacts, NDArray[np.float64]]:
     """Return what metrics know of the test rows, and the variation of their targets."""
     rows, weight = targets[fold.test], fold.score_weight
+    if weight is not None and not np.any(weight):
+        msg = f"no test row of fold {fold.fold} has a weight above 0"
+        raise NotCertifiedError(msg)
     mean = np.average(rows, axis=0, weights=weight)
     each = np.ones(len(rows)) if weight is None else weight
     variation = np.sum(each[:, None] * (rows - mean) ** 2, axis=0)
