@@ -841,6 +841,31 @@ def test_a_journal_of_its_own(
     assert (tmp_path / "OUT" / "selected.txt").read_text() == names
 
 
+def test_a_run_that_was_out_of_time_is_gone_on_with(
+    data: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out, copied = str(tmp_path / "OUT"), str(tmp_path / "COPY")
+    given = ["select", *data, "--k", "9", "--quiet"]
+    assert run_here(*given, "--max-seconds", "1e-9", "-o", out) == 0
+    shutil.copytree(out, copied)
+    assert len(Selection.from_json(tmp_path / "OUT" / "selection.json").rounds) == 1
+    assert run_here("resume", out, "--max-seconds", "1000", "--quiet") == 0
+    assert run_here(*given, "-o", copied) == 0
+    for folder in (out, copied):
+        found = Selection.from_json(Path(folder) / "selection.json")
+        assert (found.stop_reason, found.sizes) == ("target", (9, 10, 11, 12))
+    # What is complete stays as it is.
+    assert run_here("resume", out, "--quiet") == 0
+    assert len((Path(out) / "selected.txt").read_text().split()) == 9
+    assert capfd.readouterr().err == ""
+    assert run_here(*given, "-o", out) == 2
+    assert "--force" in capfd.readouterr().err
+    # Of another selection.
+    assert run_here(*given, "--max-seconds", "1e-9", "-o", copied, "--force") == 0
+    assert run_here(*given, "--cv", "3", "-o", copied) == 2
+    assert "another selection" in capfd.readouterr().err
+
+
 def test_journals_that_are_refused(
     data: list[str], table: pd.DataFrame, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -463,6 +463,22 @@ def test_columns_far_from_zero_are_added_one_after_the_other():
 
 
 FOUND = {
+    "a column that is added next to others about 1e4": {
+        "seed": 0,
+        "n": 20,
+        "p": 14,
+        "structures": ("constant", "duplicate"),
+        "decades": 1.0,
+        "offset": 1e4,
+        "noise": 0.0,
+        "target_offset": 0.0,
+        "weighting": "integers",
+        "weighted_scores": True,
+        "splitter": "kfold",
+        "n_folds": 3,
+        "direction": "forward",
+        "estimator": LinearRegression(fit_intercept=False),
+    },
     "a scaler's unit is lost in sums": {
         "seed": 0,
         "n": 13,

@@ -219,6 +219,7 @@ def sbatch_script() -> Path:
     return RECIPES / "slurm" / "dagsel.sbatch"
 
 
+@pytest.mark.slow
 def test_sbatch_selects_with_a_worker_for_every_task(slurm):
     code, output = slurm.run(sbatch_script(), *JOB, "-o", "out", DAGSEL_LOGS="logs")
     assert code == 0, output
@@ -232,6 +233,7 @@ def test_sbatch_selects_with_a_worker_for_every_task(slurm):
     assert slurm.left_in_the_end() == []
 
 
+@pytest.mark.slow
 def test_sbatch_on_gpus_keeps_what_was_decided_when_the_time_is_up(slurm):
     slurm.command("dask", CUDA_WORKER.format(python=sys.executable))
     gpus = {"SLURM_JOB_NUM_NODES": "1", "SLURM_GPUS_ON_NODE": "2"}
@@ -248,6 +250,7 @@ def test_sbatch_on_gpus_keeps_what_was_decided_when_the_time_is_up(slurm):
     assert slurm.left_in_the_end() == []
 
 
+@pytest.mark.slow
 def test_sbatch_ends_when_a_worker_does_not_come_up(slurm):
     slurm.command("srun", "exec sleep 1000\n")
     began = time.monotonic()
@@ -280,6 +283,7 @@ def test_sbatch_asks_for_an_early_signal():
     assert int(options["signal"].partition("@")[2]) > 60
 
 
+@pytest.mark.slow
 def test_jobqueue_runs_on_jobs_and_cancels_them(workplace):
     workplace.command("sbatch", SBATCH)
     workplace.command("scancel", SCANCEL)
@@ -335,6 +339,7 @@ def ssh_command(place: Workplace, *hosts: str) -> list[object]:
     return [RECIPES / "ssh" / "dagsel-ssh.sh", "hosts.txt"]
 
 
+@pytest.mark.slow
 def test_ssh_selects_on_every_host_encrypted(ssh):
     tls = certificates(ssh.folder / "tls")
     command = ssh_command(ssh, "one", "me@two")
@@ -348,6 +353,7 @@ def test_ssh_selects_on_every_host_encrypted(ssh):
     assert ssh.left_in_the_end() == []
 
 
+@pytest.mark.slow
 def test_ssh_names_the_host_that_fails(ssh):
     code, output = ssh.run(*ssh_command(ssh, "slow", "nowhere"), *JOB)
     assert code == 1
@@ -360,6 +366,7 @@ def test_ssh_names_the_host_that_fails(ssh):
         assert "list of hosts" in output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL], ids=["term", "kill"])
 def test_ssh_leaves_nothing_behind_when_it_is_killed(ssh, signum):
     # While it waits for a worker that never comes.
@@ -406,6 +413,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@pytest.mark.slow
 def test_a_scheduler_with_certificates_turns_others_away(workplace):
     tls = certificates(workplace.folder / "tls")
     port = free_port()
@@ -530,6 +538,7 @@ def test_compose_variables_are_explained():
     assert used == set(re.findall(r"^\| `([A-Z_]+)` \|", page, re.MULTILINE))
 
 
+@pytest.mark.slow
 def test_compose_commands_run(workplace):
     # The paths and names of the containers become those of this machine.
     ports = {name: free_port() for name in ("scheduler", "dashboard", "worker")}

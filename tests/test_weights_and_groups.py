@@ -148,7 +148,7 @@ def test_groups_with_weights_scaler_and_several_targets(direction, weights):
     compare(pipeline, X, Y, fit={"ridge__sample_weight": weights}, **parameters)
 
 
-def test_a_group_with_dependent_columns_is_not_for_moments():
+def test_a_group_with_dependent_columns():
     levels = np.eye(3)[np.arange(len(y)) % 3]
     table = np.column_stack([X[:, :4], levels])
     for direction in DIRECTIONS:
@@ -156,7 +156,6 @@ def test_a_group_with_dependent_columns_is_not_for_moments():
             LinearRegression(),
             table,
             y,
-            fast=False,
             feature_groups=[[0], [1, 2], [3], [4, 5, 6]],
             direction=direction,
         )

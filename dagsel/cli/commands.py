@@ -121,9 +121,11 @@ def resume(signals: Signals, given: dict[str, Any], checkpoint: str, folder: Pat
         kept = read_journal(checkpoint).command
     options = restored(kept, checkpoint, given)
     assert kept is not None, "`restored` refuses journals without a command"
-    if folder is None and kept["folder"] is not None:
+    its_own = folder is None and kept["folder"] is not None
+    if its_own:
         folder = Path(kept["folder"])
-    _select(signals, options, Output(folder, kept["path_format"]), checkpoint)
+    output = Output(folder, kept["path_format"], its_own=its_own)
+    _select(signals, options, output, checkpoint)
 
 
 def _select(signals: Signals, options: Options, output: Output, checkpoint: str | None) -> None:

@@ -42,12 +42,15 @@ class Output:
     path_format : {"csv", "parquet"}
         Of the table of rounds.
     force : bool
-        Whether results that are there already may be replaced.
+        Whether results, and a journal, that are there already may be replaced.
+    its_own : bool
+        Whether results that are there are of the same selection, which is gone on with.
     """
 
     folder: Path | None
     path_format: str = "csv"
     force: bool = False
+    its_own: bool = False
 
     @contextmanager
     def log(self) -> Iterator[None]:
@@ -83,7 +86,7 @@ class Output:
 
     def _open_log(self, folder: Path) -> logging.Handler:
         there = [name for name in _RESULTS if (folder / name).exists()]
-        if there and not self.force and not _incomplete(folder):
+        if there and not (self.force or self.its_own or _unfinished(folder)):
             msg = (
                 f"{folder} holds the results of an earlier run ({', '.join(there)}). Name another "
                 "folder, or replace them with --force."
@@ -129,11 +132,12 @@ class Output:
         logger.info("written: %s", ", ".join(contents))
 
 
-def _incomplete(folder: Path) -> bool:
-    """Tell whether the results in a folder are those of a run that was ended before its time."""
+def _unfinished(folder: Path) -> bool:
+    """Tell whether the results in a folder are those of a run that can be gone on with."""
     try:
         content = json.loads((folder / "selection.json").read_text(encoding="utf-8"))
-        return content["complete"] is False
+        out_of_time = content["stop_reason"] == "time" and (folder / "journal.jsonl").exists()
+        return content["complete"] is False or out_of_time
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
