@@ -120,7 +120,7 @@ class CommandLineCluster:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=_environment(),
+                env=environment(),
                 # A group of its own: so that a nanny's worker is stopped with it, and Ctrl-C in
                 # the terminal that runs the tests goes to the tests.
                 start_new_session=True,
@@ -247,7 +247,7 @@ def _connect(cluster: CommandLineCluster, n_workers: int, stack: ExitStack) -> C
     return client
 
 
-def _environment() -> Mapping[str, str]:
+def environment() -> Mapping[str, str]:
     """Let the processes import the modules of tests, so that their functions can be sent there.
 
     Not all of `sys.path`: it may hold folders whose files hide modules of the standard library.

@@ -122,6 +122,7 @@ def test_constructor():
         ("step", 1),
         ("patience", None),
         ("max_seconds", None),
+        ("checkpoint", None),
     ]
     assert all(kind is inspect.Parameter.KEYWORD_ONLY for *_, kind in extra)
 
@@ -166,7 +167,7 @@ def test_attributes_before_fit():
 def test_get_params_has_both_prefixes(estimator):
     ours, theirs = SequentialFeatureSelector(estimator), Mlxtend(estimator)
     for deep in (True, False):
-        added = {"engine", "client", "step", "patience", "max_seconds"}
+        added = {"engine", "client", "step", "patience", "max_seconds", "checkpoint"}
         assert set(ours.get_params(deep)) == {*theirs.get_params(deep), *added}
     assert ours.named_estimators == theirs.named_estimators
     shared = theirs.get_params()
