@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
@@ -655,3 +656,21 @@ def test_stratified_folds_of_a_class_of_one_row():
     only = [(train[y[train] == 0], test) for train, test in folds]
     with pytest.raises(NotCertifiedError, match="one class"):
         played(Case(X, y, RidgeClassifier(), "accuracy", cv=only))
+
+
+def test_memory_does_not_grow_with_the_square_of_the_columns():
+    p = 4000
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(20, p))
+    y = X[:, 0] + rng.normal(size=20)
+    selector = SequentialFeatureSelector(
+        LinearRegression(), n_features_to_select=p - 2, direction="backward", cv=2
+    )
+    tracemalloc.start()
+    try:
+        selector.fit(X, y)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert selector.selection_.engines == ("rows",)
+    assert peak < 8 * p * p / 4

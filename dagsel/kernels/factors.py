@@ -184,9 +184,9 @@ def least_squares_factors(
     residual = other_train
     for _ in range(2):  # once more for the digits that the first time leaves
         residual = residual - xp.matmul(xp.matmul(residual, inverse.basis), inverse.basis.T)
-    spanned = xp.matmul(xp.matmul(other_train, duals.T), active_test)
+    spanned = _images_of(xp, other_train, duals, active_test)
     redundant = Places.of(xp, active_test, xp.nonzero(inverse.null > 0)[0])
-    kept = xp.matmul(xp.matmul(redundant.inside(active_train), duals.T), active_test)
+    kept = _images_of(xp, redundant.inside(active_train), duals, active_test)
     null_images = redundant.merged(redundant.inside(active_test) - kept, None)
     state = Factors(
         mode=LEAST_SQUARES,
@@ -211,6 +211,21 @@ def least_squares_factors(
         unclear=inverse.unclear,
     )
     return measured(xp, state)
+
+
+# From so many columns to a row on, coefficients of all columns on all others are not written down.
+_WIDE = 4
+
+
+def _images_of(xp: Any, columns: Array, duals: Array, active_test: Array) -> Array:
+    """Return the images in the test rows of columns' projections on the span of the active ones.
+
+    By their coefficients on the active columns; where these are many more than rows, in an order
+    that takes memory in proportion to the rows and not to the columns.
+    """
+    if duals.shape[0] > _WIDE * duals.shape[1]:
+        return xp.matmul(columns, xp.matmul(duals.T, active_test))
+    return xp.matmul(xp.matmul(columns, duals.T), active_test)
 
 
 def dual_factors(
