@@ -111,8 +111,8 @@ class CommandLineCluster:
         """The file that says where the scheduler is."""
         return self.folder / "scheduler.json"
 
-    def start(self, name: str, arguments: Sequence[str]) -> None:
-        """Start ``dask …`` with its output in a file."""
+    def start(self, name: str, arguments: Sequence[str], **variables: str) -> None:
+        """Start ``dask …`` with its output in a file, and these environment variables."""
         command = [sys.executable, "-m", "dask", *arguments]
         with open(self.folder / f"{name}.log", "wb") as log:
             self.processes[name] = subprocess.Popen(
@@ -120,7 +120,7 @@ class CommandLineCluster:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=environment(),
+                env={**environment(), **variables},
                 # A group of its own: so that a nanny's worker is stopped with it, and Ctrl-C in
                 # the terminal that runs the tests goes to the tests.
                 start_new_session=True,

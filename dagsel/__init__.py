@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dagsel.exceptions import DagselWarning as DagselWarning
     from dagsel.exceptions import DataError as DataError
     from dagsel.exceptions import ScoringError as ScoringError
+    from dagsel.executors.same_versions import ship as ship
     from dagsel.journal import load_checkpoint as load_checkpoint
     from dagsel.plan import Plan as Plan
     from dagsel.recursive import RFE as RFE
@@ -38,6 +39,7 @@ __all__ = [
     "SequentialFeatureSelector",
     "load_checkpoint",
     "scan",
+    "ship",
     "__version__",
 ]
 
@@ -58,6 +60,7 @@ _HOMES = {
     "SequentialFeatureSelector": "selector",
     "load_checkpoint": "journal",
     "scan": "data.sources",
+    "ship": "executors.same_versions",
 }
 
 

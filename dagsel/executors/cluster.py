@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 from dagsel import tasks
 from dagsel.data.blocks import Block
 from dagsel.engines.base import Handle
 from dagsel.exceptions import DagselError
+from dagsel.executors.same_versions import check_workers
 from dagsel.monitor import TaskProgress
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ _WAIT_FOR_WORKERS = 60.0
 _PATIENCE = 5.0
 
 logger = logging.getLogger("dagsel")
+
+# Workers that were found to have what tasks need.
+_checked: WeakKeyDictionary[Client, set[str]] = WeakKeyDictionary()
 
 
 class WorkersLostError(DagselError):
@@ -72,6 +77,11 @@ class ClusterExecutor:
             except TimeoutError:
                 raise DagselError(self._no_workers()) from None
             addresses = sorted(self.client.nthreads())
+        known = _checked.setdefault(self.client, set())
+        new = [address for address in addresses if address not in known]
+        if new:
+            check_workers(self.client, new)
+            known.update(new)
         return addresses
 
     def submit(
