@@ -14,7 +14,7 @@ from distributed.comm.core import CommClosedError
 from sklearn.linear_model import LinearRegression
 
 from dagsel import DataError, SequentialFeatureSelector
-from dagsel.cli import commands, progress
+from dagsel.cli import main, progress
 from dagsel.data.sources import open_table
 from dagsel.executors.cluster import ClusterExecutor, WorkersLostError
 from dagsel.executors.local import LocalExecutor
@@ -24,8 +24,11 @@ from dagsel.monitor import LogMonitor
 
 @pytest.fixture
 def frame():
-    X = np.random.default_rng(0).normal(size=(600, 5))
-    return pd.DataFrame(X, columns=[f"x{j}" for j in range(5)]).assign(y=X[:, 0] - X[:, 3])
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 5))
+    return pd.DataFrame(X, columns=[f"x{j}" for j in range(5)]).assign(
+        y=X[:, 0] - X[:, 3] + 0.1 * rng.normal(size=len(X))
+    )
 
 
 @pytest.fixture(params=["in-process", "local-processes"])
@@ -246,6 +249,6 @@ def test_a_fit_logs_the_progress_of_its_scan(files, caplog):
 def test_the_command_shows_the_progress_of_its_scan(files, monkeypatch, capfd):
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", -1.0)
     with pytest.raises(SystemExit) as ended:
-        commands.main(["plan", files, "--target", "y"])
+        main(["plan", files, "--target", "y"])
     assert ended.value.code == 0
     assert "scanning files: 2 of 3" in capfd.readouterr().err

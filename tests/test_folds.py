@@ -289,7 +289,7 @@ def test_digest_tells_folds_apart() -> None:
         ("all", {}, '"none"'),
         (11, {}, "cv=11 folds need at least 11 rows; the table has 10"),
         (KFold(11), {}, "KFold.*cannot split the 10 rows"),
-        (GroupKFold(2), {}, "Give the group of each row as groups="),
+        (GroupKFold(2), {}, "Say with groups= which group each row is in"),
         (LeaveOneGroupOut(), {"groups": np.zeros(10)}, "cannot split"),
         (GroupKFold(2), {"groups": np.zeros(9)}, "groups has 9 entries, but the table has 10"),
         (5, {"y": np.zeros(11)}, "y has 11 entries"),
