@@ -93,6 +93,10 @@ exec "{python}" -m dask "$@"
 """
 
 
+def _heed_hangups() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @dataclass
 class Workplace:
     """A folder, with commands that stand in for those of a cluster."""
@@ -126,6 +130,8 @@ class Workplace:
             text=True,
             # `restore_signals` and so on are as in a terminal; Ctrl-C there is not for these.
             start_new_session=True,
+            # Tests that are run by nohup would pass on that SIGHUP is ignored.
+            preexec_fn=_heed_hangups,
         )
 
     def run(self, *arguments: object, **settings: str) -> tuple[int, str]:
