@@ -137,9 +137,12 @@ class _Objects:
         self._filesystem = filesystem
         self._next = 0
 
+    def _names(self) -> list[str]:
+        return sorted(self._filesystem.glob(f"{self.folder}/journal-*.jsonl"))
+
     def read(self) -> bytes:
         self._filesystem.invalidate_cache()
-        found = sorted(self._filesystem.glob(f"{self.folder}/journal-*.jsonl"))
+        found = self._names()
         if found:
             self._next = int(found[-1].rpartition("-")[2].partition(".")[0]) + 1
         contents = self._filesystem.cat(found) if found else {}
@@ -148,7 +151,7 @@ class _Objects:
     def cut(self, size: int) -> None:
         """Delete all objects; they are whole, so that nothing less is ever needed."""
         if size == 0 and self._writing:
-            found = self._filesystem.glob(f"{self.folder}/journal-*.jsonl")
+            found = self._names()
             if found:
                 self._filesystem.rm(found)
             self._next = 0
