@@ -774,8 +774,8 @@ def test_manifests_follow_the_operators_schema():
         # Its dependencies, clients of Kubernetes and a framework for operators, serve nothing else
         # here, so that it is no test dependency.
         pytest.skip(
-            "the schema is in dask-kubernetes, which .ci/run installs (--no-deps) beside the pinned "
-            "Dask: there this test runs"
+            "the schema is in dask-kubernetes, which .ci/run installs (--no-deps) beside the "
+            "pinned Dask: there this test runs"
         )
     checked = 0
     for manifests in all_manifests().values():
