@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagsel.exceptions import DagselError
-from dagsel.versions import versions
 from dagsel.warning import warn
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def check_workers(client: Client, addresses: Sequence[str]) -> None:
         If a worker has none, or another one. Other versions of NumPy or scikit-learn are a
         `DagselWarning`.
     """
-    own = versions()["dagsel"]
+    own = _own("dagsel")
     for address, found in _asked(client, addresses, "dagsel").items():
         if found != own:
             has = "no dagsel" if found is None else f"dagsel {found}"
@@ -50,14 +49,19 @@ def check_workers(client: Client, addresses: Sequence[str]) -> None:
             )
             raise DagselError(msg)
     for package, module in _SCORED_BY.items():
-        there = set(_asked(client, addresses, module).values()) - {versions()[package]}
+        there = set(_asked(client, addresses, module).values()) - {_own(module)}
         if there:
             others = ", ".join(sorted(map(str, there)))
             text = (
-                f"workers have {package} {others}, and this process {versions()[package]}: scores "
+                f"workers have {package} {others}, and this process {_own(module)}: scores "
                 "may differ in their last digits from those that are computed here"
             )
             warn(text)
+
+
+def _own(module: str) -> str:
+    """Return the version that this process imports; what is installed may say another."""
+    return str(pydoc.locate(f"{module}.__version__"))
 
 
 def _asked(client: Client, addresses: Sequence[str], module: str) -> Mapping[str, str | None]:
@@ -94,7 +98,7 @@ def ship(client: Client) -> None:
     package = Path(__file__).parents[1]
     with tempfile.TemporaryDirectory() as folder:
         # The name with the version: a newer one is another file to the workers.
-        path = Path(folder) / f"dagsel-{versions()['dagsel']}.zip"
+        path = Path(folder) / f"dagsel-{_own('dagsel')}.zip"
         with zipfile.ZipFile(path, "w") as archive:
             for file in sorted(package.rglob("*.py")):
                 archive.write(file, file.relative_to(package.parent))
